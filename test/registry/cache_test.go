@@ -14,8 +14,6 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// The cache of locks.
-
 func TestLock_OrderOfEviction(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := kit.Capped(w.Registry(), 3)
@@ -57,7 +55,7 @@ func TestCache_LocksInUseStay(t *testing.T) {
 		require.Same(w, held, r.Obtain("held"))
 		require.Same(w, second, r.Obtain("second"))
 
-		w.Lock(held) // what is in use can be locked again
+		w.Lock(held) // a lock in use can be locked again
 		w.Unlock(held)
 		w.Unlock(second)
 		w.Lock(third)
@@ -67,7 +65,7 @@ func TestCache_LocksInUseStay(t *testing.T) {
 	})
 }
 
-// A lock that is not held but waited for is in use too.
+// A lock that a call waits for is in use, even if this process does not hold it.
 func TestCache_LocksThatAreWaitedForStay(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := kit.Capped(w.Registry(), 1)
@@ -92,7 +90,7 @@ func TestCache_LocksKeptAcrossEviction(t *testing.T) {
 		now := r.Obtain("42")
 		require.NotSame(w, old, now)
 
-		// Both are the same lock.
+		// Both objects are the same lock.
 		w.Lock(old)
 		require.True(w, now.IsHeld())
 		require.True(w, old.IsHeld())
@@ -109,7 +107,7 @@ func TestCache_LocksKeptAcrossEviction(t *testing.T) {
 		require.Error(w, ctx.Err())
 		w.IsFree("orders:42")
 
-		// A lock that has no successor comes back.
+		// An object that was not replaced comes back.
 		r.Obtain("other")
 		w.Lock(old)
 		require.Same(w, old, r.Obtain("42"))
@@ -119,7 +117,7 @@ func TestCache_LocksKeptAcrossEviction(t *testing.T) {
 	})
 }
 
-// Goroutines lock one path through whatever object they have, while it is dropped from the cache all the time.
+// Goroutines lock one path through different objects, while these are dropped from the cache all the time.
 func TestCache_EvictionNeverAllowsTwoHolders(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := kit.Capped(w.Registry(), 2)
@@ -213,7 +211,7 @@ func TestCache_ExpireUnusedOlderThan(t *testing.T) {
 	})
 }
 
-// A nested Lock counts, and so does that of a reader that shares a hold, whether it has to renew the hold or not.
+// A nested Lock counts as use, and so does the Lock of a reader that shares a hold, whether or not it has to renew the hold.
 func TestCache_ExpireUnusedAfterANestedLock(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		for name, c := range map[string]struct {

@@ -34,7 +34,7 @@ func TestClose_WaitsForRemovals(t *testing.T) {
 	})
 }
 
-// Even those that have failed so far, and are due only at the next poll, get another chance.
+// Removals that have failed so far, and are due only at the next poll, are tried again.
 func TestClose_TriesRemovalsOnceMore(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -69,8 +69,6 @@ func TestClose_DoesNotWaitForEver(t *testing.T) {
 		require.LessOrEqual(w, time.Since(start), 1100*time.Millisecond)
 	})
 }
-
-// Close.
 
 func TestClose(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
@@ -119,7 +117,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// whenQueued is a context that does something once its call is in the queue, and before it waits there.
+// whenQueued is a context that calls a function once its call is in the queue, but does not wait there yet.
 type whenQueued struct {
 	context.Context
 	lock *lockregistry.Lock
@@ -133,10 +131,10 @@ func (c whenQueued) Deadline() (time.Time, bool) {
 	return c.Context.Deadline()
 }
 
-// whenWaiting is a context that does something once its call is about to wait in the queue, where others find it.
+// whenWaiting is a context that calls a function once its call is about to wait in the queue, where others find it.
 type whenWaiting struct {
 	context.Context
-	times *int // that its channel was asked for
+	times *int // how often its Done was called
 	then  func()
 }
 
@@ -147,7 +145,7 @@ func (c whenWaiting) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// A call that waits for others of its process has its turn, and then the registry closes, before the call knows.
+// A call that waits for other calls of its process gets its turn, and the registry closes before the call knows.
 func TestLock_NobodyGetsInAfterClose(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithHandoff(0))
@@ -170,7 +168,7 @@ func TestLock_NobodyGetsInAfterClose(t *testing.T) {
 	})
 }
 
-// The registry closes when a call is in the queue already, but not among those that Close finds waiting.
+// The registry closes when a call is already in the queue, but not among the calls that Close finds waiting.
 func TestClose_WhenACallIsAboutToWait(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		for _, which := range []string{"plain", "write", "read"} {

@@ -23,7 +23,7 @@ func TestRegistry_Names(t *testing.T) {
 	})
 }
 
-// The same goroutine is no owner of what it locked through another registry.
+// A goroutine does not own through one registry what it locked through another.
 func TestRegistry_RegistriesDoNotShareHolds(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		client := w.Client()
@@ -86,7 +86,7 @@ func TestRegistry_ManyRegistriesOnOneKey(t *testing.T) {
 	})
 }
 
-// Bad input gets an error that says what is wrong.
+// The error for bad input says what is wrong.
 
 func TestNew_RefusesBadInput(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -106,7 +106,7 @@ func TestNew_RefusesBadInput(t *testing.T) {
 			require.Nil(w, r, want)
 			require.ErrorContains(w, err, want)
 		}
-		// Everything that is wrong is said at once.
+		// Everything that is wrong is reported at once.
 		_, err := lockregistry.New(nil, "", lockregistry.WithPollInterval(0), lockregistry.WithLease(0))
 		for _, want := range []string{"client", "prefix", "WithPollInterval", "WithLease"} {
 			require.ErrorContains(w, err, want)

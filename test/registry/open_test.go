@@ -21,7 +21,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Open fails when no server answers, in time.
+// Open fails in time if no server answers.
 func TestOpen_NoServer(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		for _, more := range []string{"", "?addr=127.0.0.1:2", "?master_set=m"} {
@@ -56,14 +56,14 @@ func TestOpen_NoServer(t *testing.T) {
 	})
 }
 
-// Open at a replica asks again until its time is over, and says what it is. If the address leads to a master meanwhile, it
-// succeeds.
+// Open at a replica asks again until its time is over, and then says that it is a replica. If the address leads to a master
+// meanwhile, Open succeeds.
 func TestOpen_Replica(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		const replica = "it leads to a replica, but locks are on its master: name the master"
 		url := "redis://u:s3cret@" + w.Replica.Addr() + "?client_name=opened&dial_timeout="
 		w.Replica.Command(w, "ACL", "SETUSER", "u", "on", ">s3cret", "~*", "&*", "+@all")
-		const limit = 5 * time.Second // in which a busy machine connects
+		const limit = 5 * time.Second // time enough for a busy machine to connect
 		ctx, cancel := context.WithTimeoutCause(w.Context(), limit, errors.New("too slow"))
 		r, err := lockregistry.Open(ctx, url+"1h", "orders")
 		cancel()
@@ -80,7 +80,7 @@ func TestOpen_Replica(t *testing.T) {
 			return !strings.Contains(w.Replica.Command(w, "CLIENT", "LIST"), "name=opened")
 		})
 
-		connections := func() int { // the looks count, too
+		connections := func() int { // these looks count, too
 			_, after, _ := strings.Cut(w.Replica.Command(w, "INFO", "stats"), "total_connections_received:")
 			n, err := strconv.Atoi(after[:strings.IndexByte(after, '\r')])
 			require.NoError(w, err)
@@ -104,7 +104,7 @@ func TestOpen_Replica(t *testing.T) {
 	})
 }
 
-// opened is a registry of Open, whose client dials as the clients of the world do. The test closes it.
+// opened returns a registry made by Open, whose client dials like the clients of the world. The test closes it.
 func opened(w *kit.World, opts ...lockregistry.Option) *lockregistry.Registry {
 	w.Helper()
 	opts = append([]lockregistry.Option{dialing(w)}, opts...)
@@ -122,7 +122,7 @@ func dialing(w *kit.World) lockregistry.Option {
 	})
 }
 
-// opens is how many connections the client of Open has.
+// opens returns how many connections the client of Open has.
 func opens(w *kit.World) int {
 	w.Helper()
 	if w.Fake {
@@ -150,7 +150,7 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// A waiter has one more connection, and both end with the registry.
+// A waiter needs one more connection, and both end with the registry.
 func TestOpen_Connections(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := opened(w)
@@ -164,7 +164,7 @@ func TestOpen_Connections(t *testing.T) {
 	})
 }
 
-// What is held when the registry is closed can be unlocked, and then the client is closed.
+// Locks that are held when the registry is closed can still be unlocked. Then the client is closed.
 func TestOpen_UnlockAfterClose(t *testing.T) {
 	t.Parallel()
 	for name, lock := range map[string]func(r *lockregistry.Registry) *lockregistry.Lock{
@@ -191,7 +191,8 @@ func TestOpen_UnlockAfterClose(t *testing.T) {
 	}
 }
 
-// A call that has yet to be answered keeps the client, also beside a lost hold of the other side: what it gets is unlocked later.
+// A call without a reply yet keeps the client, even beside a lost hold of the other side: the lock that it gets is unlocked
+// later.
 func TestOpen_CallUnderWayBesideALostHold(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -218,7 +219,7 @@ func TestOpen_CallUnderWayBesideALostHold(t *testing.T) {
 	})
 }
 
-// What is never unlocked keeps the client for its lease.
+// A hold that is never unlocked keeps the client for its lease.
 func TestOpen_ClientEndsWithTheLastLease(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := opened(w)
@@ -234,7 +235,7 @@ func TestOpen_ClientEndsWithTheLastLease(t *testing.T) {
 	})
 }
 
-// Close does not wait for a server that is silent. Nor does it leave anything behind, which TestMain looks for.
+// Close does not wait for a silent server. Nor does it leave goroutines behind, which TestMain looks for.
 func TestOpen_CloseWithASilentServer(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := opened(w)
@@ -269,7 +270,7 @@ func TestOpen_ClosedAtOnceFromManyGoroutines(t *testing.T) {
 	})
 }
 
-// All kinds of addresses, each with a lock that is in the way of another client's.
+// All kinds of addresses work, each with a lock that excludes another client's.
 func TestOpen_Addresses(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "redis.sock")
@@ -313,7 +314,7 @@ func TestOpen_Addresses(t *testing.T) {
 	}
 }
 
-// A hook sets what no URL can. It cannot turn the cache on.
+// A hook sets what no URL can set. It cannot turn the cache on.
 func TestOpen_WithClientOption(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Do("ACL", "SETUSER", "app", "on", ">s3cret", "~*", "&*", "+@all", "-client")
@@ -343,7 +344,7 @@ func TestOpen_WithClientOption(t *testing.T) {
 	})
 }
 
-// What is wrong is said before anything is sent, all at once, and without the password.
+// Everything that is wrong is reported at once, before anything is sent, and without the password.
 func TestOpen_BadInput(t *testing.T) {
 	t.Parallel()
 	touched := lockregistry.WithClientOption(func(*rueidis.ClientOption) { t.Error("it is about to connect") })

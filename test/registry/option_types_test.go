@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// takers are the functions that take options for one call, by what they act on.
+// takers are the functions that take options for one call, by what they apply to.
 var takers = map[string][]any{
 	"lock": {
 		(*lockregistry.Lock).Lock, (*lockregistry.Lock).TryLock, (*lockregistry.Lock).Acquire, (*lockregistry.Lock).Do,
@@ -28,8 +28,8 @@ var takers = map[string][]any{
 	"leader":  {leader.New},
 }
 
-// The compiler refuses an option where it makes no sense: the type that its function returns is not that of the parameter. Nor
-// does the value fit by a type assertion.
+// The compiler refuses an option where it makes no sense: the option's type is not that of the parameter. Nor does the value
+// fit by a type assertion.
 func TestOptions_FitOnlyWhereTheyMakeSense(t *testing.T) {
 	every := []string{"lock", "semaphore", "value", "several"}
 	for name, c := range map[string]struct {

@@ -85,7 +85,7 @@ func TestOptions_AtTheirLimits(t *testing.T) {
 	}
 }
 
-// The last one of several options of a kind counts, also when one before it makes no sense.
+// The last of several options of a kind counts, even if an earlier one makes no sense.
 func TestOptions_TheLastOptionCounts(t *testing.T) {
 	r := kit.UnusedRegistry(t, lockregistry.WithClientID(""), lockregistry.WithClientID("first"), lockregistry.WithClientID("last"))
 	require.Equal(t, "Registry(orders, client id last)", r.String())
@@ -225,8 +225,8 @@ func TestOptions_DefaultClientIDs(t *testing.T) {
 	require.NotEqual(t, kit.ClientID(first), kit.ClientID(second))
 }
 
-// Registries of one client id stay apart although their UUIDs agree in all but the last bytes.
-func TestOptions_ClientIDsThatAgree(t *testing.T) { // alone: what draws UUIDs is the process's
+// Registries with one client id stay separate even if their UUIDs differ only in the last bytes.
+func TestOptions_ClientIDsThatAgree(t *testing.T) { // the source of UUIDs belongs to the process
 	kit.FakeWorldAlone(t, func(w *kit.World) {
 		named := func(last byte) *lockregistry.Registry {
 			uuid.SetRand(bytes.NewReader(append(bytes.Repeat([]byte{7}, 14), last, last)))
@@ -234,7 +234,7 @@ func TestOptions_ClientIDsThatAgree(t *testing.T) { // alone: what draws UUIDs i
 			return w.Registry(lockregistry.WithClientID("billing"))
 		}
 		first, second := named(1), named(2)
-		w.Lock(second.Obtain("another")) // so that the number of the next one is larger
+		w.Lock(second.Obtain("another")) // so that the number of its next hold is larger
 		w.Lock(first.Obtain("42"))
 		require.False(w, w.TryElsewhere(second.Obtain("42")))
 		require.True(w, first.Obtain("42").IsHeld())
@@ -245,14 +245,14 @@ func TestOptions_ClientIDsThatAgree(t *testing.T) { // alone: what draws UUIDs i
 
 func TestOptions_ValuesWithAClientID(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
-		const id = "billing-%d+[7]" // not a pattern, whoever compares it
+		const id = "billing-%d+[7]" // not a pattern, wherever it is compared
 		client := w.Client()
 		opts := []lockregistry.Option{lockregistry.WithClientID(id), lockregistry.WithHandoff(0)}
 		first, second := w.RegistryOn(client, opts...), w.RegistryOn(client, opts...)
 		require.Equal(w, "Registry(orders, client id "+id+")", first.String())
 		require.Equal(w, first.String(), second.String())
 
-		// The value is the id, what is random, and the number of the hold.
+		// The value is the id, a random part, and the number of the hold.
 		parts := func(r *lockregistry.Registry, path string) (random, number string) {
 			w.Lock(r.Obtain(path))
 			rest, ok := strings.CutPrefix(w.Do("GET", "orders:"+path), id+":")
@@ -270,7 +270,7 @@ func TestOptions_ValuesWithAClientID(t *testing.T) {
 		require.Less(w, one, two)
 		require.NotEmpty(w, theirs)
 
-		// With one id they exclude each other all the same, both ways.
+		// Even with one id they exclude each other, both ways.
 		for path, holder := range map[string]*lockregistry.Registry{"1": first, "2": first, "3": second} {
 			for _, r := range []*lockregistry.Registry{first, second} {
 				require.False(w, w.TryElsewhere(r.Obtain(path)))
@@ -285,11 +285,11 @@ func TestOptions_ValuesWithAClientID(t *testing.T) {
 	})
 }
 
-// Who waits for ever in Java passes the greatest number that there is.
+// A Java caller that waits forever passes the largest possible number.
 func TestOptions_TheLongestWait(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r, other := w.Registry(), w.Registry()
-		w.Pass(time.Second) // the wait reaches beyond the last instant that the registry can count
+		w.Pass(time.Second) // the wait reaches beyond the last moment that the registry can represent
 		here, there := r.Obtain("42"), other.Obtain("42")
 		w.Lock(here)
 		inside := w.Goroutine().Starts(here, lockregistry.Wait(math.MaxInt64))

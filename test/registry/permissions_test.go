@@ -14,8 +14,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// withTracking are the users of one mode, with what the server's word of a changed key needs besides: the default takes it where
-// Java publishes nothing.
+// withTracking are the users of one mode, with the additional rights for tracking. The default uses tracking where Java
+// publishes nothing.
 func withTracking(users []kit.DocumentedUser, mode string) (more []kit.DocumentedUser) {
 	for _, u := range users {
 		if u.Mode == mode {
@@ -66,8 +66,8 @@ func TestPermissions_DocumentedPermissions(t *testing.T) {
 				}
 				holder, waiter := locksOf(made()), locksOf(made())
 				for _, held := range holder {
-					waits := waiter[0] // what is held keeps a writer out in any case
-					for range 2 {      // the second time with scripts that the server knows
+					waits := waiter[0] // a held lock excludes a writer in any case
+					for range 2 {      // the second time the server knows the scripts
 						w.Lock(held)
 						w.Lock(held)
 						require.NoError(w, held.Renew(w.Context(), time.Minute))
@@ -92,7 +92,7 @@ func TestPermissions_DocumentedPermissions(t *testing.T) {
 	}
 }
 
-// waitsFor returns once a lock is waited for in the way of the mode.
+// waitsFor returns once a call waits for a lock in the way of the mode.
 func waitsFor(w *kit.World, mode kit.Wakeup) {
 	w.Helper()
 	switch mode {

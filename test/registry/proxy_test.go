@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// proxied is the address of a proxy in front of a server, that gives some commands another fate.
+// proxied returns the address of a proxy in front of a server, which gives some commands another fate.
 func proxied(t *testing.T, server *redistest.Server, decide func(netfault.Command) netfault.Fate) string {
 	t.Helper()
 	p, err := netfault.Listen(server.Addr(), func([]string) string { return "" })
@@ -32,7 +32,7 @@ func withoutRESP3(c netfault.Command) netfault.Fate {
 	return netfault.Fate{}
 }
 
-// Behind a proxy that refuses RESP3 the client of Open speaks RESP2, which the log says. For another client the error of each
+// Behind a proxy that refuses RESP3 the client of Open speaks RESP2, and the log says so. With another client the error of each
 // call says what to set.
 func TestOpen_WithoutRESP3(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
@@ -61,7 +61,8 @@ func TestOpen_WithoutRESP3(t *testing.T) {
 	})
 }
 
-// A proxy such as Twemproxy closes the connection at a command that it does not know. That is no matter of TLS, and lasts.
+// A proxy such as Twemproxy closes the connection at a command that it does not know. The error is not about TLS, and is
+// lasting.
 func TestOpen_WithoutHello(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		address := proxied(w.T, w.Server, func(c netfault.Command) netfault.Fate {
@@ -79,16 +80,16 @@ func TestOpen_WithoutHello(t *testing.T) {
 	})
 }
 
-// A server that has no room for another client says so, and so does the error. It passes.
+// A server without room for another client says so, and so does the error, which is a passing one.
 func TestOpen_TooManyClients(t *testing.T) {
 	t.Parallel()
 	kit.OnServers(t, func(t *testing.T, binary string) {
 		server := redistest.StartBinary(t, binary, "--maxclients", "5")
-		for accepted := 0; accepted < 5; { // while the connection that has started the server is being closed, one is refused
+		for accepted := 0; accepted < 5; { // while the connection of the server's start is being closed, one is refused
 			c, err := new(net.Dialer).DialContext(t.Context(), "tcp", server.Addr())
 			require.NoError(t, err)
 			defer func() { _ = c.Close() }()
-			_, _ = c.Write([]byte("PING\r\n")) // one that is refused may be closed already
+			_, _ = c.Write([]byte("PING\r\n")) // a refused connection may be closed already
 			reply := make([]byte, 1)
 			if _, _ = c.Read(reply); reply[0] == '+' {
 				accepted++

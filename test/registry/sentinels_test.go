@@ -20,7 +20,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// ofSentinel looks like a client for Sentinel.
+// ofSentinel pretends to be a client for Sentinel.
 type ofSentinel struct{ rueidis.Client }
 
 func (ofSentinel) Mode() rueidis.ClientMode { return rueidis.ClientModeSentinel }
@@ -79,8 +79,8 @@ func TestNew_WithSentinelsThatMakeNoSense(t *testing.T) {
 	kit.Complains(t, err, "WithSentinels: it is for New only; Open knows the Sentinels")
 }
 
-// Sentinels that cannot be reached keep nobody from locking for longer than a deposed master would answer as one. The log says
-// which they are. They are asked once for all registries on a client.
+// Sentinels that cannot be reached keep calls from locking only for as long as a deposed master might still answer. The log
+// names them. They are asked once for all registries on a client.
 func TestNew_WithSentinelsThatDoNotAnswer(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		client, log, dialed := ofSentinel{w.Client()}, &lines{}, make(chan string, 100)
@@ -105,8 +105,8 @@ func TestNew_WithSentinelsThatDoNotAnswer(t *testing.T) {
 	})
 }
 
-// An operator has the Sentinels watch another server, which is no failover: the former master goes on as one. The registry leaves
-// it, and the holds that are only there are lost.
+// An operator has the Sentinels watch another server, which is no failover: the former master stays one. The registry leaves
+// it, and holds that are only there are lost.
 func TestOpen_SentinelsThatAreToWatchAnotherServer(t *testing.T) {
 	t.Parallel()
 	d, next := redistest.StartSentinels(t, 0, 3), redistest.Start(t)
@@ -135,7 +135,7 @@ func TestOpen_SentinelsThatAreToWatchAnotherServer(t *testing.T) {
 	require.ErrorIs(t, former.Release(t.Context()), lockregistry.ErrLockLost)
 }
 
-// grantsOn returns a try to lock, which reports whether the lock was on a server.
+// grantsOn returns a function that tries to lock, and reports whether the lock was on a server.
 func grantsOn(t *testing.T, r *lockregistry.Registry, server *redistest.Server) func() bool {
 	return func() bool {
 		ctx, end := context.WithTimeout(t.Context(), time.Second)
@@ -150,8 +150,8 @@ func grantsOn(t *testing.T, r *lockregistry.Registry, server *redistest.Server) 
 	}
 }
 
-// Sentinels are replaced by others, as when their machines are. Then the new ones replace the master: the registry follows them,
-// although none of those is left that it was told of.
+// All Sentinels are replaced, as when their machines are. Then the new ones replace the master: the registry follows them,
+// although none of the Sentinels that it knew is left.
 func TestOpen_AllSentinelsAreReplaced(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartSentinels(t, 1, 3)
@@ -163,12 +163,12 @@ func TestOpen_AllSentinelsAreReplaced(t *testing.T) {
 	t.Cleanup(func() { _ = r.Close() })
 	gone := d.Sentinels
 	d.AddSentinels(3)
-	for i := range gone { // the first one, which the client follows, last
+	for i := range gone { // the first one, which the client follows, comes last
 		gone[len(gone)-1-i].Stop()
 	}
 	d.Sentinels = d.Sentinels[len(gone):]
 	for _, s := range d.Sentinels {
-		s.Command(t, "SENTINEL", "RESET", redistest.MasterSet) // it forgets those that are gone
+		s.Command(t, "SENTINEL", "RESET", redistest.MasterSet) // so that it forgets the stopped ones
 	}
 	d.AwaitHealthy()
 	d.Sentinels[0].Command(t, "SENTINEL", "FAILOVER", redistest.MasterSet)
@@ -176,13 +176,13 @@ func TestOpen_AllSentinelsAreReplaced(t *testing.T) {
 	require.Eventually(t, grantsOn(t, r, next), 30*time.Second, time.Millisecond)
 }
 
-// The Sentinel that the client follows is cut off from the others, and goes on to name the former master after a failover. The
+// The Sentinel that the client follows is cut off from the others, and still names the former master after a failover. The
 // registry asks all of them, and locks on the successor once a deposed master would have been demoted.
 func TestOpen_ASentinelThatIsCutOffFromTheOthers(t *testing.T) {
 	t.Parallel()
 	d := redistest.StartSentinels(t, 1, 3)
 	former, next, deaf := d.Servers[0], d.Servers[1], d.Sentinels[2]
-	deaf.Command(t, "ACL", "SETUSER", "default", "-publish") // by which the others would tell it
+	deaf.Command(t, "ACL", "SETUSER", "default", "-publish") // the others would use it to tell it
 	deaf.Command(t, "SENTINEL", "SET", redistest.MasterSet, "auth-user", "deaf", "auth-pass", "s3cret")
 	name := "name=sentinel-" + strings.TrimSpace(deaf.Command(t, "SENTINEL", "MYID"))[:8]
 	for _, s := range d.Servers {
@@ -205,8 +205,8 @@ func TestOpen_ASentinelThatIsCutOffFromTheOthers(t *testing.T) {
 	require.Contains(t, deaf.Command(t, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", redistest.MasterSet), port)
 }
 
-// The machine of the master is gone, and with it the Sentinel that the client follows: it does not answer, and nothing refuses a
-// connection to it. The client is led to the others at once.
+// The master's machine is gone, and with it the Sentinel that the client follows: it does not answer, and nothing refuses a
+// connection to it. The client moves to the others at once.
 func TestOpen_ASentinelThatIsGoneWithTheMaster(t *testing.T) {
 	t.Parallel()
 	const connects = 20 * time.Second

@@ -18,7 +18,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Who waits here or in Redis, and who asks, gets ErrClosed; the owner goes on, and the registry is closed when it has released.
+// Calls that wait, here or in Redis, and new calls get ErrClosed. The owner continues, and the registry is closed once it has
+// released.
 func TestShutdown(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -55,7 +56,7 @@ func TestShutdown(t *testing.T) {
 			})
 		}
 
-		w.Lock(held) // again
+		w.Lock(held) // nested
 		w.Unlock(held)
 		w.Lock(r.Obtain("new"))
 		w.Unlock(r.Obtain("new"))
@@ -72,7 +73,7 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// All that makes a caller an owner of a hold lets it go on, also to wait.
+// Whatever makes a caller an owner of a hold lets it continue, and wait, too.
 func TestShutdown_OwnersGoOn(t *testing.T) {
 	t.Parallel()
 	for name, hold := range map[string]func(w *kit.World, r *lockregistry.Registry) (within context.Context, release func() error){
@@ -157,7 +158,7 @@ func TestShutdown_OwnersGoOn(t *testing.T) {
 	}
 }
 
-// A goroutine that has handed its hold on holds nothing any more.
+// A goroutine that has handed on its hold is no longer an owner.
 func TestShutdown_TheFormerOwnerOfAHandoff(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithHandoff(time.Hour))
@@ -174,7 +175,7 @@ func TestShutdown_TheFormerOwnerOfAHandoff(t *testing.T) {
 	})
 }
 
-// An owner that waits already goes on waiting, and nobody else who waits for the same.
+// Owners that already wait continue to wait; other calls that wait for the same do not.
 func TestShutdown_OwnersThatWaitGoOn(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -206,7 +207,7 @@ func TestShutdown_OwnersThatWaitGoOn(t *testing.T) {
 	})
 }
 
-// When its context ends first, it does what Close does.
+// If its context ends first, Shutdown does what Close does.
 func TestShutdown_EndsWithItsContext(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -271,7 +272,7 @@ func TestShutdown_Twice(t *testing.T) {
 	})
 }
 
-// A hold that is lost is nobody's: neither is it waited for, nor does its owner go on.
+// A lost hold does not count: Shutdown does not wait for it, nor may its owner continue.
 func TestShutdown_AfterALoss(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -301,7 +302,7 @@ func TestShutdown_AfterALoss(t *testing.T) {
 	})
 }
 
-// It begins when a call is in the queue already, but not among those that it finds waiting.
+// Shutdown begins when a call is already in the queue, but not among the calls that it finds waiting.
 func TestShutdown_WhenACallIsAboutToWait(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -324,7 +325,8 @@ func TestShutdown_WhenACallIsAboutToWait(t *testing.T) {
 	})
 }
 
-// A call that is about to be turned away is in nobody's way, also while Shutdown has yet to come to it. One that goes on is.
+// A call that is about to be turned away is part of no deadlock, even before Shutdown has come to it. A call that continues may
+// be.
 func TestShutdown_NoDeadlockWithACallThatIsTurnedAway(t *testing.T) {
 	t.Parallel()
 	for name, goesOn := range map[string]bool{"turned away": false, "goes on": true} {
@@ -342,7 +344,7 @@ func TestShutdown_NoDeadlockWithACallThatIsTurnedAway(t *testing.T) {
 				kit.BeginDrain(r)
 				got := owns.Starts(other.Obtain("b"))
 				if goesOn {
-					select { // the one that comes later to the graph of waiting calls
+					select { // the later of the two in the graph of waiting calls
 					case err := <-got:
 						w.Fails(err, lockregistry.ErrDeadlock, "lock", "orders:b")
 						require.NoError(w, owns.Unlock(r.Obtain("a")))
@@ -369,7 +371,7 @@ func TestShutdown_NoDeadlockWithACallThatIsTurnedAway(t *testing.T) {
 	}
 }
 
-// A registry of Open is closed with its client.
+// A registry made by Open is closed together with its client.
 func TestShutdown_OfOpen(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := opened(w)
@@ -381,7 +383,7 @@ func TestShutdown_OfOpen(t *testing.T) {
 	})
 }
 
-// Whoever has got a lock gets the ones that it needs within, whenever the shutdown begins; whoever has none does not.
+// A goroutine that holds a lock gets the locks that it needs within, whenever the shutdown begins; others get none.
 func TestShutdown_WhileManyLock(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		for round := range 5 {

@@ -21,7 +21,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// springSettings has a test for each row of the table of application.yml in docs/migration/spring.md, by its first column.
+// springSettings has a test for each row of the table of application.yml in docs/migration/spring.md, by the row's first
+// column.
 var springSettings = map[string]func(t *testing.T){
 	"host, port": func(t *testing.T) {
 		t.Helper()
@@ -105,7 +106,7 @@ var springSettings = map[string]func(t *testing.T){
 		d := redistest.StartSentinels(t, 0, 3)
 		d.Servers[0].Command(t, "ACL", "SETUSER", "service", "on", ">secret", "~*", "&*", "+@all")
 		at := d.Addresses()
-		for _, s := range d.Sentinels { // which do not know the user
+		for _, s := range d.Sentinels { // they do not know the user
 			require.NotContains(t, s.Command(t, "ACL", "LIST"), "service")
 		}
 		locksOn(t, d.Servers[0], 0, "redis://service:secret@"+at[0]+"?addr="+at[1]+"&addr="+at[2]+"&master_set="+redistest.MasterSet)
@@ -190,7 +191,7 @@ var springSettings = map[string]func(t *testing.T){
 	},
 }
 
-// ofBoot are the names of Spring Boot 4.1 below spring.data.redis, those of a group as one.
+// ofBoot are the properties of Spring Boot 4.1 below spring.data.redis, with each group as one.
 var ofBoot = []string{
 	"client-name", "client-type", "cluster.max-redirects", "cluster.nodes", "connect-timeout", "database", "host", "jedis.pool.*",
 	"lettuce.cluster.refresh.*", "lettuce.pool.*", "lettuce.read-from", "lettuce.shutdown-timeout", "listener.*",
@@ -229,7 +230,7 @@ func TestOpen_SettingsOfSpringBoot(t *testing.T) {
 	}
 }
 
-// opensAt is a registry of Open, which the test closes.
+// opensAt returns a registry made by Open, which the test closes.
 func opensAt(t *testing.T, url string, opts ...lockregistry.Option) *lockregistry.Registry {
 	t.Helper()
 	r, err := lockregistry.Open(t.Context(), url, "orders", opts...)
@@ -238,7 +239,7 @@ func opensAt(t *testing.T, url string, opts ...lockregistry.Option) *lockregistr
 	return r
 }
 
-// locks shows that a lock of the registry is where seen looks for it.
+// locks checks that a lock of the registry is where seen looks for it.
 func locks(t *testing.T, r *lockregistry.Registry, seen func() bool) {
 	t.Helper()
 	require.NoError(t, r.Do(t.Context(), "42", func(context.Context) error {
@@ -247,7 +248,7 @@ func locks(t *testing.T, r *lockregistry.Registry, seen func() bool) {
 	}))
 }
 
-// locksOn shows that a registry of that URL locks in a database of a server.
+// locksOn checks that a registry with that URL locks in a database of a server.
 func locksOn(t *testing.T, s *redistest.Server, database int, url string, opts ...lockregistry.Option) {
 	t.Helper()
 	r, err := lockregistry.Open(t.Context(), url, "orders", opts...)
@@ -256,7 +257,7 @@ func locksOn(t *testing.T, s *redistest.Server, database int, url string, opts .
 	require.NoError(t, r.Close())
 }
 
-// holds asks a server whether a lock of path 42 is in a database.
+// holds returns a function that asks a server whether a lock of path 42 is in a database.
 func holds(t *testing.T, s *redistest.Server, database int) func() bool {
 	t.Helper()
 	return func() bool {
@@ -264,7 +265,7 @@ func holds(t *testing.T, s *redistest.Server, database int) func() bool {
 	}
 }
 
-// optionFrom returns the options of rueidis that the URL stands for, without a server.
+// optionFrom returns the rueidis options that the URL stands for, without a server.
 func optionFrom(t *testing.T, url string) (seen rueidis.ClientOption) {
 	t.Helper()
 	_, err := lockregistry.Open(t.Context(), url, "orders", lockregistry.WithClientOption(func(o *rueidis.ClientOption) {

@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// unreleasable are users who may obtain a lock but not release it, and what the error says.
+// unreleasable are users that may obtain a lock but not release it, with the text of the error.
 var unreleasable = map[string]struct {
 	layout observe.Layout
 	rights []string
@@ -26,7 +26,7 @@ var unreleasable = map[string]struct {
 	"several commands, Redisson": {observe.LayoutRedisson, []string{"-del", "-hkeys"}, "+hkeys, +del"},
 }
 
-// A process learns that it may not release a lock before its first section, not after.
+// A process learns before its first section, not after it, that it may not release a lock.
 func TestUnreleasable_IsNotTaken(t *testing.T) {
 	t.Parallel()
 	for name, user := range unreleasable {
@@ -50,7 +50,7 @@ func TestUnreleasable_IsNotTaken(t *testing.T) {
 	}
 }
 
-// refused checks that an error says what the user lacks, and names no script by its digest alone.
+// refused checks that an error says which right the user lacks, and names no script only by its digest.
 func refused(w *kit.World, err error, op, lacks string) {
 	w.Helper()
 	require.Error(w, err)
@@ -61,7 +61,7 @@ func refused(w *kit.World, err error, op, lacks string) {
 	require.NotRegexp(w, "[0-9a-f]{40}", err.Error())
 }
 
-// Other kinds of locks use keys beside the lock's.
+// Other kinds of locks need keys besides the lock's.
 func TestUnreleasable_KeysBeside(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		if !w.ChecksRights() {
@@ -70,7 +70,7 @@ func TestUnreleasable_KeysBeside(t *testing.T) {
 		user := w.User("resetkeys", "~orders:*")
 		r := w.RegistryOn(user)
 		refused(w, r.ReadWrite("42").Reader().Lock(w.Context()), "lock", "a key pattern for {orders:42}:")
-		for _, l := range []*lockregistry.Lock{r.ReadWrite("42").Writer(), r.Obtain("43")} { // these need none
+		for _, l := range []*lockregistry.Lock{r.ReadWrite("42").Writer(), r.Obtain("43")} { // these need no other keys
 			w.Lock(l)
 			w.Unlock(l)
 		}
@@ -80,8 +80,8 @@ func TestUnreleasable_KeysBeside(t *testing.T) {
 	})
 }
 
-// A call that waits may be granted the lock by a message: it learns before. A server before version 7.0 cannot say so while the
-// lock's key is there.
+// A waiting call might be granted the lock by a message: it learns before that it could not release it. A server before version
+// 7.0 cannot say so while the lock's key exists.
 func TestUnreleasable_IsNotWaitedFor(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		if !w.ChecksRights() {
@@ -96,9 +96,9 @@ func TestUnreleasable_IsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// A server before version 7.0 is asked once the key is not there, and until then again.
+// A server before version 7.0 is asked again until the key does not exist.
 func TestUnreleasable_WhileTheKeyIsThere(t *testing.T) {
-	kit.FakeWorld(t, func(w *kit.World) { // as old as these
+	kit.FakeWorld(t, func(w *kit.World) { // which is like these
 		f := w.Flaky()
 		r := f.Registry()
 		w.Do("SET", kit.TheKey, "somebody", "PX", "600000")
@@ -117,7 +117,8 @@ func TestUnreleasable_WhileTheKeyIsThere(t *testing.T) {
 	})
 }
 
-// Each command to remove a key is enough, and INFO is not needed. Without messages waiting calls poll, and one line says so.
+// One command that removes keys is enough, and INFO is not needed. Without messages waiting calls poll, and one log line says
+// so.
 func TestUnreleasable_WhatIsEnough(t *testing.T) {
 	t.Parallel()
 	for name, user := range map[string]struct {
@@ -150,7 +151,7 @@ func TestUnreleasable_WhatIsEnough(t *testing.T) {
 	}
 }
 
-// AtLeast in Redisson's format goes without HDEL, too.
+// In Redisson's format AtLeast also works without HDEL.
 func TestUnreleasable_AtLeastWithoutHDEL(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		l := w.RegistryOn(w.User("-hdel"), lockregistry.WithRedissonLayout()).Obtain("42")

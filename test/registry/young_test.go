@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// openedOver is a registry of Open whose client talks through f.
+// openedOver returns a registry made by Open, whose client talks through f.
 func openedOver(f *kit.Flaky) *lockregistry.Registry {
 	f.W.Helper()
 	over := func(o *rueidis.ClientOption) {
@@ -29,8 +29,8 @@ func openedOver(f *kit.Flaky) *lockregistry.Registry {
 	return r
 }
 
-// A process that has sent nothing yet knows from the greeting of its connection how far away the server is. So with FailFast its
-// first call ends within 750 ms and two round trips, too.
+// A process that has sent nothing yet knows the round trip from the greeting of its connection. So with FailFast even its first
+// call ends within 750 ms and two round trips.
 func TestOpen_FailFastAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, trip := range []time.Duration{0, 50 * time.Millisecond, 150 * time.Millisecond} {
@@ -49,7 +49,7 @@ func TestOpen_FailFastAtOnce(t *testing.T) {
 	}
 }
 
-// On a slow link no first call fails for that.
+// On a slow link no first call fails because of the distance.
 func TestOpen_FailFastFarAway(t *testing.T) {
 	t.Parallel()
 	for op, call := range kit.LockingCalls {
