@@ -21,14 +21,14 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// plainLayouts runs a test in the worlds with either format, with tokens and without.
+// plainLayouts runs a test in all worlds, with either format, with tokens and without.
 func plainLayouts(t *testing.T, test func(w *kit.World, opts ...lockregistry.Option)) {
 	t.Helper()
 	inPlainLayouts(t, kit.InOrder(allPlainLayouts), kit.Worlds, test)
 }
 
-// fakePlainLayouts is for a test of when what is sent, which needs fake time: no script decides that. Those of the other two have
-// their turns in the tests with plainLayouts.
+// fakePlainLayouts is for tests of the order of commands, which need fake time. They do not depend on the scripts, so two
+// formats are enough; the other two are covered by the tests with plainLayouts.
 func fakePlainLayouts(t *testing.T, test func(w *kit.World, opts ...lockregistry.Option)) {
 	t.Helper()
 	inPlainLayouts(t, []string{"spring", "redisson fenced"}, kit.FakeWorld, test)
@@ -73,7 +73,7 @@ func TestAcquireAll(t *testing.T) {
 		w.Known(r)
 		tries := f.Count("obtain")
 		h := w.AcquiresAll(r, []string{"c", "a", "c", "b", "a"}, lockregistry.Lease(time.Minute))
-		if w.Fake { // else it may ask once more after a late answer
+		if w.Fake { // otherwise it may ask again after a late reply
 			require.LessOrEqual(w, f.Count("obtain"), tries+2, "one command, but for the source of a script that the server does not know")
 		}
 		require.Equal(w, []string{"c", "a", "b"}, h.Paths())
@@ -178,7 +178,7 @@ func TestAcquireAll_OfBadInput(t *testing.T) {
 	})
 }
 
-// All or none, at once or until the wait is over.
+// The call gets all paths or none, at once or by the end of the wait.
 func TestAcquireAll_WhenOneIsTaken(t *testing.T) {
 	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		r, other := w.Registry(opts...), w.Registry(opts...)
@@ -206,7 +206,7 @@ func TestAcquireAll_WhenOneIsTaken(t *testing.T) {
 	})
 }
 
-// A call that waits has nothing but what sorts before what it waits for, and that is renewed meanwhile, and only then.
+// A waiting call holds only the paths that sort before the one that it waits for. It renews them, but only while it waits.
 func TestAcquireAll_InOrder(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		const lease = 3 * time.Second
@@ -236,7 +236,7 @@ func TestAcquireAll_InOrder(t *testing.T) {
 	})
 }
 
-// One that is lost while the call waits for another gives all back, and the call begins anew.
+// If one path is lost while the call waits for another, the call releases all of them, and begins again.
 func TestAcquireAll_LosesOneWhileItWaits(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		opts = append(slices.Clone(opts), lockregistry.WithLease(3*time.Second))
@@ -244,13 +244,13 @@ func TestAcquireAll_LosesOneWhileItWaits(t *testing.T) {
 		c := w.Acquires(other.Obtain("c"), lockregistry.Lease(time.Hour))
 		got, _ := w.AllOf(w.Context(), r, []string{"a", "b", "c"})
 		timed, failed := w.AllOf(w.Context(), w.Registry(opts...), []string{"bd", "c"}, lockregistry.Wait(8*time.Second))
-		w.Pass(1200 * time.Millisecond) // not just when a renewal is due
+		w.Pass(1200 * time.Millisecond) // not when a renewal is due
 		taken(w, "a", "b", "bd")
 		require.NoError(w, inspect.Of(other).ForceUnlock(w.Context(), "b"))
 		b := w.Acquires(other.Obtain("b"), lockregistry.Lease(time.Hour))
 		require.NoError(w, inspect.Of(other).ForceUnlock(w.Context(), "bd"))
 		d := w.Acquires(other.Obtain("bd"), lockregistry.Lease(time.Hour))
-		w.Pass(1500 * time.Millisecond) // the next renewal finds it out
+		w.Pass(1500 * time.Millisecond) // the next renewal notices
 		w.Settle()
 		taken(w, "a")
 		w.Release(b)
@@ -275,7 +275,7 @@ func noLocks(w *kit.World) {
 	}
 }
 
-// A hold on several paths is lost when one of them is; the others are protected until they are released.
+// A hold on several paths is lost when one of them is. The others stay protected until they are released.
 func TestAcquireAll_AndOneIsLost(t *testing.T) {
 	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		r, other := w.Registry(opts...), w.Registry(opts...)
@@ -299,7 +299,7 @@ func TestAcquireAll_AndOneIsLost(t *testing.T) {
 	})
 }
 
-// The outcome of the script is not known: what it may have granted is given back.
+// The outcome of the script is unknown: what it may have granted is released.
 func TestAcquireAll_WithALostReply(t *testing.T) {
 	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		f := w.Flaky()
@@ -321,7 +321,7 @@ func TestAcquireAll_WithALostReply(t *testing.T) {
 	})
 }
 
-// A call that ends before the answer leaves nothing behind.
+// A call that ends before the reply leaves nothing behind.
 func TestAcquireAll_WithALateReply(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -339,7 +339,7 @@ func TestAcquireAll_WithALateReply(t *testing.T) {
 	})
 }
 
-// Close ends a call with many paths as soon as one with a single path, although the server is silent.
+// Close ends a call with many paths as soon as one with a single path, even if the server is silent.
 func TestAcquireAll_ClosedWhileRedisIsSilent(t *testing.T) {
 	for name, taken := range map[string]bool{"at once": false, "in order": true} {
 		t.Run(name, func(t *testing.T) {
@@ -371,7 +371,8 @@ func TestAcquireAll_ClosedWhileRedisIsSilent(t *testing.T) {
 	}
 }
 
-// A call that has some of its paths, and asks for the next one, is told of Close alone: its own context has not ended.
+// A call that has some of its paths, and asks for the next one, returns only that the registry is closed: its own context has
+// not ended.
 func TestAcquireAll_ClosedWithSomeOfThem(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -388,7 +389,7 @@ func TestAcquireAll_ClosedWithSomeOfThem(t *testing.T) {
 	})
 }
 
-// What is given back when the wait is over does not make the call outlast it.
+// Releasing paths at the end of the wait does not make the call outlast it.
 func TestAcquireAll_InTime(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -405,7 +406,7 @@ func TestAcquireAll_InTime(t *testing.T) {
 	})
 }
 
-// Nor does the renewal of a path that it has had for a while.
+// Nor does renewing a path that the call has had for a while.
 func TestAcquireAll_InTimeWithARenewal(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -427,7 +428,7 @@ func TestAcquireAll_InTimeWithARenewal(t *testing.T) {
 	})
 }
 
-// A call whose time is over before it could ask for all paths says that one is taken only if it has seen that. It names that one.
+// A call whose time ended before it could ask for all paths says that one is taken only if it has seen that, and names it.
 func TestAcquireAll_WithTooLittleTime(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		const trip = 200 * time.Millisecond
@@ -455,7 +456,7 @@ func TestAcquireAll_WithTooLittleTime(t *testing.T) {
 
 		for what, late := range map[error]func() (context.Context, lockregistry.AcquireOption){
 			lockregistry.ErrUnavailable: func() (context.Context, lockregistry.AcquireOption) {
-				return w.Context(), lockregistry.Wait(2*trip + trip/2) // it is over while b is asked for
+				return w.Context(), lockregistry.Wait(2*trip + trip/2) // it ends while b is asked for
 			},
 			context.Canceled: func() (context.Context, lockregistry.AcquireOption) {
 				ctx, cancel := context.WithCancel(w.Context())
@@ -483,7 +484,7 @@ func TestAcquireAll_WithTooLittleTime(t *testing.T) {
 	})
 }
 
-// When the wait is over and Redis has not answered, nobody is known to have the paths.
+// When the wait is over without a reply of Redis, nobody is known to have the paths.
 func TestAcquireAll_WhileRedisIsSilent(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		for _, what := range map[string]kit.Fate{"silent": kit.Silence, "cut": kit.Cut, "late": kit.SlowReply(5 * time.Second)} {
@@ -499,7 +500,7 @@ func TestAcquireAll_WhileRedisIsSilent(t *testing.T) {
 	})
 }
 
-// When the context of a call ends before Redis has answered, the error says both.
+// When the context of a call ends before Redis has replied, the error says both.
 func TestAcquireAll_EndsWhileRedisIsSilent(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -513,7 +514,7 @@ func TestAcquireAll_EndsWhileRedisIsSilent(t *testing.T) {
 	})
 }
 
-// Too few replicas have what the script has written.
+// Too few replicas have what the script has written: the call fails.
 func TestAcquireAll_WithoutReplicas(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithReplicas(1, 20*time.Millisecond))
@@ -526,7 +527,7 @@ func TestAcquireAll_WithoutReplicas(t *testing.T) {
 	})
 }
 
-// A call whose context ends while it waits for replicas says so.
+// A call whose context ends while it waits for replicas returns that.
 func TestAcquireAll_StopsWaitingForReplicas(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithReplicas(1, 20*time.Second))
@@ -540,7 +541,7 @@ func TestAcquireAll_StopsWaitingForReplicas(t *testing.T) {
 	})
 }
 
-// With replicas the holds count once these have what the script has written; else all are given back.
+// With replicas the holds count once these have what the script has written; otherwise all are released.
 func TestAcquireAll_WithReplicas(t *testing.T) {
 	kit.ReplicatedWorlds(t, func(w *kit.ReplicatedWorld) {
 		r := w.Replicated(lockregistry.WithFencing())
@@ -569,8 +570,8 @@ func TestAcquireAll_WithReplicas(t *testing.T) {
 	})
 }
 
-// In a cluster the scripts of all slots are sent at the same time, and so are those that release them. A path that is alone in
-// its slot is locked and released as any lock is.
+// In a cluster the scripts of all slots are sent at the same time, and so are those that release. A path that is alone in its
+// slot is locked and released like any lock.
 func TestAcquireAll_SlotsAtOnce(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		const trip = 100 * time.Millisecond
@@ -590,7 +591,7 @@ func TestAcquireAll_SlotsAtOnce(t *testing.T) {
 			between := time.Now()
 			w.Released(h.Release(w.Context()))
 			allFree(w, paths...)
-			if round == 2 { // the scripts are known
+			if round == 2 { // the server knows the scripts
 				require.Equal(w, []int{20, 20}, []int{f.Count("obtain_all") - obtained, f.Count("release_all") - released})
 				require.Less(w, between.Sub(start), 2*trip)
 				require.Less(w, time.Since(between), 2*trip)
@@ -599,7 +600,7 @@ func TestAcquireAll_SlotsAtOnce(t *testing.T) {
 	})
 }
 
-// A path that is alone in its slot is also obtained where a call of this process has left a hold behind.
+// A path that is alone in its slot is obtained even if a call of this process has left a hold behind there.
 func TestAcquireAll_OneSlotHasALeftover(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		f := w.Flaky()
@@ -618,7 +619,7 @@ func TestAcquireAll_OneSlotHasALeftover(t *testing.T) {
 	})
 }
 
-// Goroutines of the process hand single paths on to calls that ask for several, and take them over.
+// Goroutines of the process hand single paths over to calls for several paths, and the other way round.
 func TestAcquireAll_AtHandoff(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -647,8 +648,7 @@ func TestAcquireAll_AtHandoff(t *testing.T) {
 	})
 }
 
-// Many callers of several processes ask for several paths each, in any order: nobody waits for ever, and nobody meets another
-// one.
+// Many callers of several processes ask for several paths each, in any order: nobody waits forever, and exclusion holds.
 func TestAcquireAll_HasNoDeadlock(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
@@ -668,7 +668,7 @@ func TestAcquireAll_HasNoDeadlock(t *testing.T) {
 						all.Go(func() {
 							for range rounds {
 								which, paths := kit.RandomPaths()
-								if i == 0 { // one of them asks for a single path only
+								if i == 0 { // one of them asks for only one path
 									which, paths = which[:1], paths[:1]
 								}
 								h, err := r.AcquireAll(w.Context(), paths, lockregistry.Wait(time.Minute))
@@ -690,8 +690,8 @@ func TestAcquireAll_HasNoDeadlock(t *testing.T) {
 	}
 }
 
-// The same on a network that fails, with contexts that end at any time: whoever is told that it has the paths has them alone,
-// and in the end nothing is left.
+// The same on a network that fails, with contexts that end at any time: a caller that is told that it has the paths has them
+// alone, and in the end nothing is left.
 func TestAcquireAll_Alone(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		const registries, callers, rounds = 2, 4, 10
@@ -757,7 +757,7 @@ func TestAcquireAll_Alone(t *testing.T) {
 	})
 }
 
-// A hold on several paths that the program has lost is left to its leases, like any other.
+// A hold on several paths that the program has dropped is left to its leases, like any other.
 func TestAcquireAll_ForgottenHoldOnSeveralPaths(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry(lockregistry.WithLease(time.Second), lockregistry.WithRenewal())
@@ -771,8 +771,8 @@ func TestAcquireAll_ForgottenHoldOnSeveralPaths(t *testing.T) {
 	})
 }
 
-// An observer that takes its time keeps no path from others: it is told of what Redis has granted when the call has left the
-// paths that it has not obtained, and given back the others.
+// A slow observer keeps no path from others: it is told of what Redis has granted only after the call has left the paths that
+// it did not get, and released the others.
 func TestAcquireAll_ASlowObserver(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		var told []string
@@ -804,7 +804,7 @@ func TestAcquireAll_ASlowObserver(t *testing.T) {
 	})
 }
 
-// A call that waited has given back what it had when an observer is told of the path that it has not got.
+// A call that waited has released its paths when an observer is told of the path that it did not get.
 func TestAcquireAll_ASlowObserverOfAWait(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		var told []string
@@ -827,7 +827,7 @@ func TestAcquireAll_ASlowObserverOfAWait(t *testing.T) {
 	})
 }
 
-// An observer is told of each path by itself, and of each one that is given back.
+// An observer is told of each path separately, also of each one that is released.
 func TestAcquireAll_ObserverOfSeveralPaths(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		var mu sync.Mutex

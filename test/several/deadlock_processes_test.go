@@ -20,7 +20,7 @@ func paths(n int) (all []string) {
 	return all
 }
 
-// Two and five owners, in as many processes, and five in two.
+// Deadlocks of two and of five owners, in as many processes, and of five in two.
 func TestDeadlock_OverProcesses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ owners, processes int }{"two": {2, 2}, "five": {5, 5}, "five in two": {5, 2}} {
@@ -49,7 +49,7 @@ func TestDeadlock_OverProcesses(t *testing.T) {
 				require.Len(w, found[0].Waits, c.owners)
 				require.Regexp(w, `goroutine \d+ \(.*process \d+\) holds "path a" and waits for "path b"`, found[0].String())
 
-				// Nothing remains once it is over.
+				// Nothing remains once the deadlock is over.
 				cancel()
 				for _, result := range results {
 					require.Error(w, <-result)
@@ -64,7 +64,7 @@ func TestDeadlock_OverProcesses(t *testing.T) {
 	}
 }
 
-// One that another process has held all the time is in no cycle, nor is a call that gives up and comes again.
+// A lock that another process holds all the time is in no cycle, nor is a call that gives up and comes again.
 func TestDeadlock_NoDeadlockOverProcesses(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		registries, all := w.Processes(2)
@@ -80,7 +80,7 @@ func TestDeadlock_NoDeadlockOverProcesses(t *testing.T) {
 			require.NoError(w, err)
 			require.False(w, ok)
 		}
-		// Both for less than two looks.
+		// Both wait, but for less than the time between two looks.
 		for range 5 {
 			first := one.Starts(registries[0].Obtain("b"), lockregistry.Wait(900*time.Millisecond))
 			require.ErrorIs(w, two.Lock(registries[1].Obtain("a"), lockregistry.Wait(900*time.Millisecond)), lockregistry.ErrTaken)
@@ -92,7 +92,7 @@ func TestDeadlock_NoDeadlockOverProcesses(t *testing.T) {
 	})
 }
 
-// A cycle of readers and writers.
+// A cycle of readers and writers is found.
 func TestDeadlock_OfReadersOverProcesses(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		registries, all := w.Processes(3)
@@ -114,7 +114,7 @@ func TestDeadlock_OfReadersOverProcesses(t *testing.T) {
 	})
 }
 
-// Java's holders have no record: a cycle with one of them is not seen, by anybody.
+// Java's holders have no record: nobody sees a cycle with one of them.
 func TestDeadlock_WithJavaIsNotSeen(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		registries, all := w.Processes(1)
@@ -132,7 +132,7 @@ func TestDeadlock_WithJavaIsNotSeen(t *testing.T) {
 	})
 }
 
-// A record says within a moment that a wait is over: nobody sees it for longer.
+// A record soon says that a wait is over, so that no old wait is seen.
 func TestDeadlock_RecordOfAWaitThatIsOver(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		registries, _ := w.Processes(2)

@@ -23,7 +23,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// one waits for the only alarm that there is, and checks its paths, from whichever call on.
+// oneAlarm waits for the only alarm, and checks its paths, beginning with any call.
 func oneAlarm(a *kit.Alarms, w *kit.World, paths ...string) observe.Deadlock {
 	w.Helper()
 	w.Await("an alarm", func() bool { return len(a.List()) > 0 })
@@ -41,8 +41,8 @@ func oneAlarm(a *kit.Alarms, w *kit.World, paths ...string) observe.Deadlock {
 	return all[0]
 }
 
-// ring has each of n goroutines lock one of n paths. Then each waits for the next one's, the last one for the first one's. It
-// returns the results of these.
+// ring has each of n goroutines lock one of n paths. Then each waits for the next one's path, and the last one for the first
+// one's. It returns the results of these waits.
 func ring(w *kit.World,
 	n int, first func(i int) func() error, second func(i int) func() error,
 ) (goroutines []*kit.Goroutine, results []<-chan error) {
@@ -58,7 +58,7 @@ func ring(w *kit.World,
 	return goroutines, results
 }
 
-// refused is the only one of several calls that has an error, while the others wait.
+// refused returns the only one of several calls that gets an error, while the others wait.
 func refused(w *kit.World, results []<-chan error) (at int, err error) {
 	w.Helper()
 	at = -1
@@ -90,7 +90,7 @@ func TestDeadlock_OfGoroutines(t *testing.T) {
 			kit.Worlds(t, func(w *kit.World) {
 				var a kit.Alarms
 				r := w.Registry(a.Option())
-				again := func(i int) func() error { // as another owner, so that a single goroutine waits for itself
+				again := func(i int) func() error { // another owner, so that a single goroutine waits for itself
 					l := r.Obtain(path(i+1, n))
 					if n == 1 {
 						return func() error { _, err := l.Acquire(w.Context()); return err }
@@ -116,7 +116,7 @@ func TestDeadlock_OfGoroutines(t *testing.T) {
 					require.WithinDuration(w, time.Now(), wait.Since, time.Hour)
 					require.Contains(w, err.Error(), fmt.Sprintf("%s holds %q and waits for %q", wait.Owner, wait.Holds[0], wait.Path))
 				}
-				// It has left nothing behind: the others go on once it unlocks.
+				// It has left nothing behind: the others continue once it unlocks.
 				for i := range n {
 					g := (at - i + n) % n
 					if i > 0 {
@@ -131,7 +131,7 @@ func TestDeadlock_OfGoroutines(t *testing.T) {
 	}
 }
 
-// A cycle may go over several registries of a process.
+// A cycle may involve several registries of a process.
 func TestDeadlock_OverRegistries(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		var a kit.Alarms
@@ -176,7 +176,7 @@ func TestDeadlock_OfDo(t *testing.T) {
 
 func TestDeadlock_OfReadersAndWriters(t *testing.T) {
 	t.Parallel()
-	// A goroutine reads 42, and another one has 43.
+	// One goroutine reads 42, and another one has 43.
 	stage := func(w *kit.World, r *lockregistry.Registry) (reader, other *kit.Goroutine) {
 		reader, other = w.Goroutine(), w.Goroutine()
 		require.NoError(w, reader.Lock(r.ReadWrite("42").Reader()))
@@ -254,7 +254,7 @@ func TestDeadlock_OfReadersAndWriters(t *testing.T) {
 			w.Settle()
 			reads := other.Starts(r.ReadWrite("42").Reader())
 			w.Settle()
-			require.NoError(w, reader.Lock(r.ReadWrite("42").Reader())) // once more
+			require.NoError(w, reader.Lock(r.ReadWrite("42").Reader())) // nested
 			a.None(w)
 			require.NoError(w, reader.Unlock(r.ReadWrite("42").Reader()))
 			require.NoError(w, reader.Unlock(r.ReadWrite("42").Reader()))
@@ -266,7 +266,7 @@ func TestDeadlock_OfReadersAndWriters(t *testing.T) {
 	})
 }
 
-// What ends by itself, or by others, is reported, and gives no error.
+// A cycle that may end by itself, or because of others, is reported, but returns no error.
 func TestDeadlock_ThatMayEnd(t *testing.T) {
 	t.Parallel()
 	type call func(ctx context.Context, r *lockregistry.Registry, path string) error
@@ -331,7 +331,7 @@ func TestDeadlock_ThatMayEnd(t *testing.T) {
 	}
 }
 
-// A call with the context of a hold waits for that hold's sake, in whichever goroutine.
+// A call with the context of a hold waits on that hold's behalf, in whichever goroutine.
 func TestDeadlock_ByContext(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		var a kit.Alarms
@@ -351,7 +351,7 @@ func TestDeadlock_ByContext(t *testing.T) {
 	})
 }
 
-// A hold that its goroutine has passed on, and that another one releases within half a second, is no alarm.
+// A hold that its goroutine has passed on, and that another one releases within half a second, raises no alarm.
 func TestDeadlock_NoDeadlockOfAHoldThatIsPassedOn(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		var a kit.Alarms
@@ -372,8 +372,8 @@ func TestDeadlock_NoDeadlockOfAHoldThatIsPassedOn(t *testing.T) {
 	})
 }
 
-// Who nests in the hold of Do in a goroutine that outlasts fn unlocks it: the goroutine that waits meanwhile is not all that
-// keeps it.
+// A call nests in the hold of a Do, in a goroutine that outlasts fn, and unlocks it later: so the hold does not depend on the
+// waiting goroutine alone.
 func TestDeadlock_NoDeadlockOfADoThatIsOutlasted(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -398,8 +398,8 @@ func TestDeadlock_NoDeadlockOfADoThatIsOutlasted(t *testing.T) {
 	})
 }
 
-// Who writes reads anew while its last hold on reading is still being removed, and another goroutine waits to write: it waits
-// for the removal only.
+// A writer reads again while the removal of its last read hold is still under way, and another goroutine waits to write. The
+// writer waits only for the removal.
 func TestDeadlock_NoDeadlockOfAWriterThatReads(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -442,7 +442,7 @@ func TestDeadlock_NoEdges(t *testing.T) {
 	})
 }
 
-// A goroutine that has the local half, and waits for another process, may get the lock: those behind it are in no cycle.
+// A goroutine that waits for another process, and is first in its own, may get the lock: the calls behind it are in no cycle.
 func TestDeadlock_NoDeadlockOfACallThatWaitsForRedis(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		var a kit.Alarms
@@ -461,7 +461,7 @@ func TestDeadlock_NoDeadlockOfACallThatWaitsForRedis(t *testing.T) {
 	})
 }
 
-// A hold that is lost is no edge: whoever waits for it gets in.
+// A lost hold is no edge of the graph: a call that waits for it gets in.
 func TestDeadlock_ALostHoldIsNoEdge(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		var a kit.Alarms
@@ -478,9 +478,9 @@ func TestDeadlock_ALostHoldIsNoEdge(t *testing.T) {
 	})
 }
 
-// Goroutines lock plain and read-write locks, each in the order of the paths: with contexts that are cancelled, deadlines, holds
-// as values, and owners. Some begin with the last path, which another goroutine releases soon: so there are cycles, but none that
-// lasts until the second look.
+// Goroutines lock plain and read-write locks, each in the order of the paths: with contexts that are cancelled, deadlines,
+// holds as values, and owners. Some begin with the last path, which another goroutine soon releases: so there are cycles, but
+// none that lasts until the second look.
 func TestDeadlock_NoFalseAlarm(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		var a kit.Alarms
@@ -492,7 +492,7 @@ func TestDeadlock_NoFalseAlarm(t *testing.T) {
 	})
 }
 
-// acyclic is one run.
+// acyclic is one run of that test.
 func acyclic(w *kit.World, client rueidis.Client, opt lockregistry.Option, seed uint64) {
 	w.Helper()
 	prefix := fmt.Sprint("run ", seed)
@@ -529,10 +529,10 @@ func acyclic(w *kit.World, client rueidis.Client, opt lockregistry.Option, seed 
 	all.Wait()
 }
 
-// lastPath is behind all others.
+// lastPath sorts after all others.
 const lastPath = "last"
 
-// climb takes some of the locks from one path on, and releases them on the way back.
+// climb takes some of the locks, beginning with one path, and releases them on the way back.
 func climb(ctx context.Context, r *lockregistry.Registry, random *rand.Rand, from int) error {
 	from += random.IntN(3)
 	if from > 5 {

@@ -17,8 +17,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// behindProxies runs a test in fake time, where no answer is late, with a relay that keeps paths on two servers: one that sends
-// scripts where their first key belongs, and one that refuses those of several servers.
+// behindProxies runs a test in fake time, where no reply is late, with a relay that keeps paths on two servers. One relay sends
+// scripts where their first key belongs, the other one refuses scripts for several servers.
 func behindProxies(t *testing.T, test func(w *kit.World, relay *kit.Relay, opts ...lockregistry.Option)) {
 	t.Helper()
 	t.Parallel()
@@ -35,7 +35,7 @@ func behindProxies(t *testing.T, test func(w *kit.World, relay *kit.Relay, opts 
 	}
 }
 
-// apart are paths of which each server has some, and the last one's is not the first one's.
+// apart returns paths such that each server has some, and the last path is not on the first one's server.
 func apart(relay *kit.Relay) (paths []string) {
 	for i := 0; len(paths) < 5 || relay.Home("orders:"+paths[0]) == relay.Home("orders:"+paths[len(paths)-1]); i++ {
 		paths = append(paths, fmt.Sprint("path ", i))
@@ -107,7 +107,7 @@ func TestAcquireAll_BehindAProxy(t *testing.T) {
 	})
 }
 
-// Paths that happen to be on one server are obtained at once, and say nothing about the next ones.
+// Paths that happen to be on one server are obtained at once, which means nothing for later calls.
 func TestAcquireAll_BehindAProxyByChance(t *testing.T) {
 	behindProxies(t, func(w *kit.World, relay *kit.Relay, opts ...lockregistry.Option) {
 		r := relay.Registry(opts...)
@@ -130,8 +130,9 @@ func TestAcquireAll_BehindAProxyByChance(t *testing.T) {
 	})
 }
 
-// What a reading says counts for a proxy only if it is answered in time, and without the hold. After any other the call takes one
-// path after another, and the next one asks for all at once. Such a reading may be wrong, too: so the registry tries again.
+// A read-back of the keys reveals a proxy only if its reply is in time, and the hold is missing. Then the registry takes one
+// path after another; otherwise the next call asks for all at once. Even such a read-back may be wrong, so after a while the
+// registry tries again.
 func TestAcquireAll_ReadBack(t *testing.T) {
 	missing := kit.Fate{Lost: true, Reply: "$-1\r\n"}
 	none := kit.Fate{Lost: true, Reply: ":0\r\n"}
@@ -186,8 +187,8 @@ func TestAcquireAll_ReadBack(t *testing.T) {
 	}
 }
 
-// A registry that took a missing hold for a proxy shows locks with one script for each, until several paths have been obtained at
-// once for as long as it paused.
+// A registry that took a missing hold for a sign of a proxy lists locks with one script each. It does so until it has obtained
+// several paths at once for as long as it had paused.
 func TestAcquireAll_ReadBackAndLocks(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f, paths := w.Flaky(), []string{"a", "b", "c"}
@@ -223,7 +224,7 @@ func TestAcquireAll_ReadBackAndLocks(t *testing.T) {
 	})
 }
 
-// What a script has obtained where it belongs is released as any lock is: others may wait for it.
+// What a script has obtained at the right server is released like any lock: others may wait for it.
 func TestAcquireAll_BehindAProxyTellsWaiters(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		relay := w.Relay(true, "")

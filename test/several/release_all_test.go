@@ -15,7 +15,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Paths that nobody waits for are released by one script, and published as if each were released by itself.
+// Paths that nobody waits for are released by one script, and published as if each were released separately.
 func TestReleaseAll_ByOneScript(t *testing.T) {
 	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		f, paths := w.Flaky(), []string{"a", "b", "c"}
@@ -34,7 +34,7 @@ func TestReleaseAll_ByOneScript(t *testing.T) {
 	})
 }
 
-// A path that others wait for is released by itself, so that the release grants it to the first one that waits.
+// A path that others wait for is released separately, so that the release grants it to the first waiter.
 func TestReleaseAll_OthersWaitForOne(t *testing.T) {
 	inPlainLayouts(t, kit.InOrder(allPlainLayouts), kit.RealWorlds, func(w *kit.World, opts ...lockregistry.Option) {
 		opts = append(opts, lockregistry.WithPollInterval(kit.NoPoll))
@@ -55,7 +55,7 @@ func TestReleaseAll_OthersWaitForOne(t *testing.T) {
 	})
 }
 
-// What is no longer the hold's is lost, and stays as it is. The other paths are released.
+// A path that no longer belongs to the hold is lost, and stays as it is. The other paths are released.
 func TestReleaseAll_SomeAreLost(t *testing.T) {
 	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		r, other := w.Registry(opts...), w.Registry(opts...)
@@ -81,7 +81,7 @@ func TestReleaseAll_WithALostReply(t *testing.T) {
 		f, paths := w.Flaky(), []string{"a", "b", "c"}
 		r := f.Registry(opts...)
 		w.Known(r)
-		for _, fate := range []kit.Fate{kit.Delivered, kit.CutAfter, kit.Cut} { // after the first the server knows the script
+		for _, fate := range []kit.Fate{kit.Delivered, kit.CutAfter, kit.Cut} { // after the first one the server knows the script
 			h := w.AcquiresAll(r, paths)
 			f.Fates("release_all", fate)
 			require.NotErrorIs(w, h.Release(w.Context()), lockregistry.ErrLockLost)
@@ -90,7 +90,7 @@ func TestReleaseAll_WithALostReply(t *testing.T) {
 	})
 }
 
-// A reply that says that the script was refused says that no path was released.
+// A reply that the script was refused means that no path was released.
 func TestReleaseAll_Refused(t *testing.T) {
 	plainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		f, paths := w.Flaky(), []string{"a", "b", "c"}
@@ -108,8 +108,8 @@ func TestReleaseAll_Refused(t *testing.T) {
 	})
 }
 
-// A registry that does not know of a proxy which keeps paths on several servers, since it has taken them one by one, releases all
-// of them where they are.
+// A proxy keeps paths on several servers, and the registry does not know it, since it has taken them one by one. It releases
+// all of them where they are.
 func TestReleaseAll_BehindAProxy(t *testing.T) {
 	behindProxies(t, func(w *kit.World, relay *kit.Relay, opts ...lockregistry.Option) {
 		paths := apart(relay)
@@ -135,8 +135,8 @@ func TestReleaseAll_BehindAProxy(t *testing.T) {
 	})
 }
 
-// A reply that comes too late may be that of a former master: the paths do not count as released, and their removals are sent
-// again, to the server that is the master now.
+// A reply that comes too late may be from a former master: the paths do not count as released, and their removals are sent
+// again, to the present master.
 func TestReleaseAll_WithALateReply(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		f, paths := w.Flaky(), []string{"a", "b", "c"}
@@ -155,8 +155,8 @@ func TestReleaseAll_WithALateReply(t *testing.T) {
 	})
 }
 
-// Behind a proxy that is known to keep paths on several servers each path is released by itself. However many there are, each has
-// the time of a release from when its turn comes.
+// Behind a proxy that is known to keep paths on several servers each path is released separately. However many there are, each
+// has the time of a release from when its turn comes.
 func TestReleaseAll_EachHasItsTime(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const trip = 400 * time.Millisecond
@@ -166,7 +166,7 @@ func TestReleaseAll_EachHasItsTime(t *testing.T) {
 		h, err := r.AcquireAll(w.Context(), paths)
 		require.NoError(w, err)
 		f.Fates("GET", kit.Delivered, kit.Fate{Lost: true, Reply: "$-1\r\n"})
-		other, err := r.AcquireAll(w.Context(), []string{"a", "b", "c"}) // shows the proxy
+		other, err := r.AcquireAll(w.Context(), []string{"a", "b", "c"}) // reveals the proxy
 		require.NoError(w, err)
 		w.Release(other)
 		start, scripts := time.Now(), f.Count("release_all")
@@ -177,7 +177,7 @@ func TestReleaseAll_EachHasItsTime(t *testing.T) {
 	})
 }
 
-// clustered has a client take a fake server for the cluster of one that it says it is.
+// clustered has a client treat a fake server as the cluster of one that it says it is.
 func clustered(o *rueidis.ClientOption) { o.ForceSingleClient = false }
 
 // In a cluster each slot has a script. They are sent at the same time, but not thousands of them.
@@ -206,7 +206,7 @@ func TestReleaseAll_OfManySlots(t *testing.T) {
 	})
 }
 
-// An observer that takes its time keeps no path from others: it is told of a path that was handed over when all are released.
+// A slow observer keeps no path from others: it is told of a path that was handed over only when all are released.
 func TestReleaseAll_ASlowObserver(t *testing.T) {
 	fakePlainLayouts(t, func(w *kit.World, opts ...lockregistry.Option) {
 		told := 0
