@@ -19,9 +19,9 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Guests: places in the queue for writers that have no ticket.
+// Guests are places in the queue for writers that have no ticket.
 
-// invited has a writer poll that has a guest in the queue, until the function that it returns is called.
+// invited has a writer poll, for which there is a guest in the queue, until the function that it returns is called.
 func invited(w *kit.World) (gone func()) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
@@ -41,7 +41,7 @@ func calls(w *kit.World, command string) int {
 	return calls
 }
 
-// A ticket that was lost comes back to its place, in front of a guest that has come in the meantime.
+// A lost ticket comes back to its place, in front of a guest that has come in the meantime.
 func TestReservation_ATicketInFrontOfAGuest(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		holder, waiter := w.Pair(lockregistry.WithLease(20*time.Second)), w.Pair(lockregistry.WithPollInterval(kit.NoPoll))
@@ -63,7 +63,7 @@ func TestReservation_ATicketInFrontOfAGuest(t *testing.T) {
 	})
 }
 
-// On a cluster a guest's key is named, and may be refused: the writer polls without one.
+// On a cluster the key of a guest has to be declared, and may be refused: then the writer polls without a guest.
 func TestReservation_AGuestThatIsRefused(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)
@@ -113,7 +113,7 @@ func TestReservation_AGuestThatIsRefused(t *testing.T) {
 	}
 }
 
-// Readers that hand the lock on for long still ask often enough to see a guest.
+// Readers with a long handoff limit still ask often enough to notice a guest.
 func TestReservation_AGuestOfReadersWithALongHandoff(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		_, stop := readOn(w, lockregistry.WithHandoff(time.Second))
@@ -128,7 +128,7 @@ func TestReservation_AGuestOfReadersWithALongHandoff(t *testing.T) {
 	})
 }
 
-// A writer whose connection for wake-ups cannot be made polls, and has a guest, too.
+// A writer whose connection for wake-ups cannot be made polls, and gets a guest, too.
 func TestReservation_AGuestOfAWriterWithoutItsConnection(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		var shut atomic.Bool
@@ -179,7 +179,7 @@ func TestReservation_AGuestAndAReaderWithoutPermissions(t *testing.T) {
 	})
 }
 
-// A guest that came in an hour's time is of a clock that went back since.
+// A guest that came an hour from now is due to a clock that has been set back since.
 func TestReservation_AGuestWhenTheClockGoesBack(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{"tickets": nil, "polling": {kit.Polling}} {
@@ -205,7 +205,8 @@ func TestReservation_AGuestWhenTheClockGoesBack(t *testing.T) {
 	}
 }
 
-// Who is subscribed as a writer is keeps the readers of a process waiting for half of the time, while one of them reads on.
+// A client that subscribes like a waiting writer delays the readers of a process half of the time, at most, while one of them
+// reads on.
 func TestReservation_ASubscribedWriterDoesNotKeepReadersOut(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		p, listener := w.Pair(), w.Client()

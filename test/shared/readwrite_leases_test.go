@@ -12,13 +12,13 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A read-write lock that is often written at home: a hash with the time at which somebody began to read and the time at which
-// somebody began to write, each good for a fixed time. What it promises is kept here: readers share, a holder gives
-// back only what is its own, leases end by themselves, and one key is enough, so that a cluster can hold it. Its fault, one
-// time for all readers, is not.
+// People often write a read-write lock themselves: a hash with the time at which the last reader began and the time at which
+// the last writer began, each valid for a fixed time. ReadWriteLock keeps the promises of that lock: readers share, a holder
+// releases only its own hold, leases end by themselves, and one key is enough, so that it works on a cluster. It does not have
+// the fault of that lock, one time for all readers.
 
-// The scripts of that lock. KEYS[1]: the hash; ARGV[1]: now, ARGV[2]: how long a reader has, ARGV[3]: how long a writer
-// has, all in milliseconds.
+// The scripts of that lock. KEYS[1]: the hash; ARGV[1]: now; ARGV[2]: how long a reader may read; ARGV[3]: how long a writer
+// may write; all in milliseconds.
 const (
 	homemadeRead = `
 local writing = redis.call('HGET', KEYS[1], 'write')
@@ -38,8 +38,8 @@ if redis.call('HGET', KEYS[1], 'read') == ARGV[1] then redis.call('HDEL', KEYS[1
 return 0`
 )
 
-// twoReaders has two readers begin, one after the other, and the second one end. It tells whether a writer gets in while
-// the first one still reads.
+// twoReaders has two readers begin, one after the other, and the second one end. It reports whether a writer gets in while the
+// first one still reads.
 type twoReaders struct {
 	first, second func() bool
 	endSecond     func() bool
@@ -97,7 +97,7 @@ func TestReadWriteLock_OneTimeForAllReadersIsNotEnough(t *testing.T) {
 	})
 }
 
-// Leases of readers end each by itself, and a reader cannot end that of another.
+// The leases of readers end separately, and a reader cannot end another's.
 func TestReadWriteLock_ReadersLeasesEndByThemselves(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		a, b, c := w.Pair(), w.Pair(), w.Pair()
@@ -114,7 +114,7 @@ func TestReadWriteLock_ReadersLeasesEndByThemselves(t *testing.T) {
 	})
 }
 
-// leaseOf is the key of the lease of a pair's reader.
+// leaseOf returns the key of the lease of a pair's reader.
 func leaseOf(w *kit.World, p kit.Pair) string {
 	w.Helper()
 	for _, holder := range holdersOf(w, kit.TheKey) {
@@ -126,7 +126,8 @@ func leaseOf(w *kit.World, p kit.Pair) string {
 	return ""
 }
 
-// The server has lost the lease of a reader, not its field, since another one reads. Who asks whether it still reads is told.
+// The server has lost the lease of a reader, but not its field, since another one reads. Verifying the hold finds that it is
+// lost.
 func TestReadWriteLock_VerifiedWithoutItsLease(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		a, b := w.Pair(), w.Pair()
@@ -142,8 +143,8 @@ func TestReadWriteLock_VerifiedWithoutItsLease(t *testing.T) {
 	})
 }
 
-// A reader of Redisson that renews sets the lease of the whole lock to its own. A longer one relies on its next renewal, and does
-// not exclude writers if that does not arrive: hence the rule in the comment of ReadWriteLock.
+// A reader of Redisson that renews sets the lease of the whole lock to its own. A longer lease then depends on its next
+// renewal, and does not exclude writers if that fails: hence the rule in the comment of ReadWriteLock.
 func TestReadWriteLock_BesideALeaseOfRedisson(t *testing.T) {
 	t.Parallel()
 	const theirs = 30 * time.Second
@@ -176,7 +177,7 @@ func TestReadWriteLock_BesideALeaseOfRedisson(t *testing.T) {
 	}
 }
 
-// The lock outlives none of its readers: not one that has shortened the longest lease either, and then crashes with the others.
+// The lock does not outlive its readers, even if one of them shortens the longest lease and then crashes like the others.
 func TestReadWriteLock_AShortenedLeaseEndsTheLock(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		a, b, c := w.Pair(), w.Pair(), w.Pair()
@@ -195,8 +196,8 @@ func TestReadWriteLock_AShortenedLeaseEndsTheLock(t *testing.T) {
 	})
 }
 
-// The fields of readers that crash do not stay for as long as others read. Those of Redisson's readers do: a client that stood
-// still would no longer renew the lock.
+// The fields of crashed readers do not stay for as long as others read. Fields of Redisson's readers do: a client that stood
+// still would otherwise no longer renew the lock.
 func TestReadWriteLock_DeadReadersLeaveNoField(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		stays, leaves, late := w.Pair(), w.Pair(), w.Pair()

@@ -18,8 +18,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// soon has a result within the time of a few commands, and not of a poll or a timer, the first of which comes after a second. On
-// a busy machine it waits longer, by what forty commands of a bystander take.
+// soon waits for a result that must arrive within the time of a few commands, and not by a poll or a timer, the first of which
+// comes after a second. On a busy machine it waits longer, for as long as forty commands of a bystander take.
 func soon(w *kit.World, result <-chan error) {
 	w.Helper()
 	comes := func(limit time.Duration) bool {
@@ -36,8 +36,8 @@ func soon(w *kit.World, result <-chan error) {
 	}
 }
 
-// Readers and writers of several processes are served in the order in which they came: a release lets all readers in that are in
-// front of the next writer.
+// Readers and writers of several processes are served in the order of their arrival. A release lets in all readers in front of
+// the next writer.
 func TestQueue_ReadersAndWritersInOneQueue(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		p := make([]kit.Pair, 7)
@@ -58,7 +58,7 @@ func TestQueue_ReadersAndWritersInOneQueue(t *testing.T) {
 		require.Equal(w, "wrw", w.RwTickets())
 		require.Len(w, holdersOf(w, kit.TheKey), 2)
 
-		// One who comes to read does not overtake the writer, although others read.
+		// A new reader does not overtake the writer, although others read.
 		g6, r6 := w.LinesUp(p[6].Reader)
 		require.NoError(w, g1.Unlock(p[1].Reader))
 		w.Pending(w3)
@@ -78,7 +78,7 @@ func TestQueue_ReadersAndWritersInOneQueue(t *testing.T) {
 	})
 }
 
-// A reader that polls beside other readers waits for a writer in the queue, but not for the tickets of processes that are gone.
+// A reader that polls beside other readers waits for a writer in the queue, but not for tickets of dead processes.
 func TestQueue_AReaderThatPollsPassesDeadTickets(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		reads, g := w.Pair().Reader, w.Goroutine()
@@ -88,7 +88,7 @@ func TestQueue_AReaderThatPollsPassesDeadTickets(t *testing.T) {
 		require.NoError(w, g.Lock(polls, lockregistry.Wait(time.Minute)))
 		require.Empty(w, w.RwTickets())
 		require.NoError(w, g.Unlock(polls))
-		w.Do("ZADD", kit.RwQueue, "5", "gone:9|60000x") // of a version that does not exist yet
+		w.Do("ZADD", kit.RwQueue, "5", "gone:9|60000x") // a ticket of a version that does not exist yet
 		ok, err := g.Try(polls, lockregistry.Wait(300*time.Millisecond))
 		require.NoError(w, err)
 		require.False(w, ok)
@@ -107,7 +107,7 @@ func TestQueue_AReaderThatPollsPassesDeadTickets(t *testing.T) {
 	})
 }
 
-// More readers than one script serves.
+// More readers wait than one script serves.
 func TestQueue_VeryManyReadersAreServed(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		w.WithQueues()
@@ -136,7 +136,7 @@ func TestQueue_VeryManyReadersAreServed(t *testing.T) {
 	})
 }
 
-// A writer that gives up, or whose process is gone, keeps nobody out.
+// A writer that gives up, or whose process has died, keeps nobody out.
 func TestQueue_AWriterThatLeavesTheQueue(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		w.WithQueues()
@@ -148,7 +148,7 @@ func TestQueue_AWriterThatLeavesTheQueue(t *testing.T) {
 		w.Await("its ticket", func() bool { return w.RwTickets() == "w" })
 		got := g.Starts(c.Reader)
 		w.Await("their tickets", func() bool { return w.RwTickets() == "wr" })
-		// Nor does it keep out those of the process that reads.
+		// Nor does it keep out other readers of the process that reads.
 		first := w.Goroutine()
 		w.Await("it is held back", func() bool {
 			ctx, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
@@ -170,7 +170,7 @@ func TestQueue_AWriterThatLeavesTheQueue(t *testing.T) {
 		require.NoError(w, g.Unlock(c.Reader))
 		require.NoError(w, first.Unlock(a.Reader))
 
-		// A ticket of a process that is gone is passed over.
+		// A ticket of a dead process is passed over.
 		w.Do("ZADD", kit.RwQueue, "5", "gone:7|60000w")
 		require.NoError(w, g.Lock(c.Reader))
 		require.Empty(w, w.RwTickets())
@@ -180,7 +180,7 @@ func TestQueue_AWriterThatLeavesTheQueue(t *testing.T) {
 	})
 }
 
-// A writer that goes on reading lets the readers in that wait in front.
+// A writer that continues as a reader lets in the readers at the front of the queue.
 func TestQueue_DowngradeServesReaders(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		a, b, c, d := w.Pair(), w.Pair(), w.Pair(), w.Pair()
@@ -188,7 +188,7 @@ func TestQueue_DowngradeServesReaders(t *testing.T) {
 		gb, rb := w.LinesUp(b.Reader)
 		gc, wc := w.LinesUp(c.Writer)
 		_, rd := w.LinesUp(d.Reader)
-		w.Lock(a.Reader) // past the queue: it writes
+		w.Lock(a.Reader) // past the queue, since it writes
 		w.Unlock(a.Writer)
 		soon(w, rb)
 		require.Equal(w, "wr", w.RwTickets())
@@ -209,7 +209,7 @@ func TestQueue_DowngradeServesReaders(t *testing.T) {
 	})
 }
 
-// The lease of a grant is short, and lengthened soon: readers that share the hold meanwhile do not wait for that.
+// The lease of a grant is short, and soon lengthened: readers that share the hold meanwhile do not wait for that.
 func TestQueue_AGrantedReaderKeepsItsLease(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		w.WithQueues()
@@ -239,7 +239,7 @@ func TestQueue_AGrantedReaderKeepsItsLease(t *testing.T) {
 	})
 }
 
-// reader is the field of a process's hold on reading.
+// reader returns the field of a process's read hold.
 func reader(w *kit.World, p kit.Pair) string {
 	w.Helper()
 	for _, field := range holdersOf(w, kit.TheKey) {
@@ -250,7 +250,7 @@ func reader(w *kit.World, p kit.Pair) string {
 	return "none"
 }
 
-// Messages of grants that never arrive: the calls find out by looking.
+// Messages about grants never arrive: the calls find their grants by looking.
 func TestQueue_LostGrantsOfReadersAndWriters(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"reader", "writer"} {
@@ -271,7 +271,7 @@ func TestQueue_LostGrantsOfReadersAndWriters(t *testing.T) {
 				select {
 				case err := <-got:
 					require.NoError(w, err)
-				case <-time.After(20 * time.Second): // each call looks every half a minute
+				case <-time.After(20 * time.Second): // each call looks every 30 s
 					w.Fatal("never")
 				}
 				require.Len(w, holdersOf(w, kit.TheKey), 1)
@@ -282,10 +282,10 @@ func TestQueue_LostGrantsOfReadersAndWriters(t *testing.T) {
 	}
 }
 
-// starved is how long no writer waits for readers that overlap without end, on a busy machine either.
+// starved is longer than any writer waits for readers that overlap without end, even on a busy machine.
 const starved = 10 * time.Second
 
-// Readers that overlap without end, in two processes, and a writer in a third one.
+// Readers overlap without end, in two processes, and a writer in a third one gets in.
 func TestQueue_ReadersElsewhereLetAWriterIn(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		reads, stop := readOn(w)
@@ -308,7 +308,7 @@ func TestQueue_ReadersElsewhereLetAWriterIn(t *testing.T) {
 	})
 }
 
-// A ticket that becomes the first one before its call has looked hears of Redisson's release all the same.
+// A ticket that becomes the first before its call has looked still learns of Redisson's release.
 func TestQueue_ANewFirstTicketHearsOfRedissonsRelease(t *testing.T) {
 	each(t, func(t *testing.T, pick func(kit.Pair) *lockregistry.Lock) {
 		kit.RealWorlds(t, func(w *kit.World) {
@@ -336,7 +336,7 @@ func readOn(w *kit.World, opts ...lockregistry.Option) (reads *atomic.Int64, sto
 	return readWith(w, w.Pair(opts...).Reader, w.Pair(opts...).Reader)
 }
 
-// readWith has three goroutines with each lock read without a pause, until stop is called. Reads counts how often they did.
+// readWith has three goroutines with each lock read without a pause, until stop is called. Reads counts their sections.
 func readWith(w *kit.World, readers ...*lockregistry.Lock) (reads *atomic.Int64, stop func()) {
 	reads = new(atomic.Int64)
 	stopped := make(chan struct{})
@@ -369,7 +369,7 @@ func readWith(w *kit.World, readers ...*lockregistry.Lock) (reads *atomic.Int64,
 	}
 }
 
-// Readers of several processes come and go. While no writer waits nobody keeps them out: there is no queue.
+// Readers of several processes come and go. While no writer waits nothing delays them: there is no queue.
 func TestQueue_ReadersThatComeAndGoAreNotHeldBackWithoutAWriter(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		_, stop := readOn(w)
@@ -401,8 +401,7 @@ func TestQueue_ReadersLetAPollingWriterIn(t *testing.T) {
 	})
 }
 
-// A writer that polls keeps those who come to read waiting while another one reads on, but not for long, be it that they have
-// tickets or poll, too.
+// A polling writer makes new readers wait while another one reads on, but not for long, whether they have tickets or poll, too.
 func TestQueue_APollingWriterDoesNotKeepReadersOut(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{"tickets": nil, "polling": {kit.Polling}} {
@@ -419,7 +418,7 @@ func TestQueue_APollingWriterDoesNotKeepReadersOut(t *testing.T) {
 					start := time.Now()
 					waited += w.Takes(start, g.Starts(r))
 					require.NoError(w, g.Unlock(r))
-					<-time.After(100 * time.Millisecond) // it tries again
+					<-time.After(100 * time.Millisecond) // the writer tries again
 				}
 				require.Less(w, waited, 1500*time.Millisecond+10*w.Bystander(), "half of the time, at most, on a machine that may be busy")
 				w.Pending(writes)
@@ -431,7 +430,7 @@ func TestQueue_APollingWriterDoesNotKeepReadersOut(t *testing.T) {
 	}
 }
 
-// What is left of a writer that polled and gave up does not keep the first one in the queue from listening to the key.
+// The guest of a polling writer that gave up does not keep the first in the queue from listening to the key.
 func TestQueue_ATicketBehindAGuest(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		holder, waiter := w.Pair(), w.Pair(lockregistry.WithPollInterval(kit.NoPoll))
@@ -469,7 +468,7 @@ func TestQueue_ReadersLetAWriterOfAnOlderVersionIn(t *testing.T) {
 	})
 }
 
-// Locks of all kinds of processes that fight: exclusion holds, and everybody gets on.
+// With all kinds of processes that contend, exclusion holds, and everybody makes progress.
 func TestQueue_ReadersAndWritersOfManyProcesses(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const processes, goroutines, few = 5, 3, 10
@@ -477,7 +476,7 @@ func TestQueue_ReadersAndWritersOfManyProcesses(t *testing.T) {
 		var all sync.WaitGroup
 		began := time.Now()
 		turns := make([]atomic.Int32, 2*processes)
-		goesOn := func() bool { // longer if the machine is busy
+		goesOn := func() bool { // longer on a busy machine
 			if time.Since(began) < time.Second {
 				return true
 			}
@@ -541,7 +540,7 @@ func TestQueue_ReadersAndWritersOfManyProcesses(t *testing.T) {
 	})
 }
 
-// Users whose permissions are those of before have no queue, and locks all the same.
+// Users with the permissions of earlier versions have no queue, but their locks work.
 func TestQueue_ReadWriteLocksWithoutPermissionForTheQueue(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		rights := []string{"resetkeys", "~orders:42", "~{orders:42*", "resetchannels", "&redisson_rwlock:{orders:*"}
@@ -558,7 +557,7 @@ func TestQueue_ReadWriteLocksWithoutPermissionForTheQueue(t *testing.T) {
 		}
 		w.LeftNothing()
 
-		// Readers still come and go, and a writer gets in.
+		// Readers come and go, and a writer gets in.
 		_, stop := readWith(w, a.Reader)
 		for range 3 {
 			<-time.After(10 * time.Millisecond)

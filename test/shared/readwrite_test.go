@@ -29,7 +29,7 @@ func each(t *testing.T, test func(t *testing.T, pick func(kit.Pair) *lockregistr
 	t.Run("writer", func(t *testing.T) { test(t, func(p kit.Pair) *lockregistry.Lock { return p.Writer }) })
 }
 
-// fields are those of a hash, empty when there is none.
+// fields returns those of a hash, empty if there is none.
 func fields(w *kit.World, key string) map[string]string {
 	w.Helper()
 	client := w.Client()
@@ -38,7 +38,7 @@ func fields(w *kit.World, key string) map[string]string {
 	return fields
 }
 
-// holdersOf are the fields of a read-write lock but for its mode, in order.
+// holdersOf returns the fields of a read-write lock except for its mode, in order.
 func holdersOf(w *kit.World, key string) (holders []string) {
 	w.Helper()
 	for field := range fields(w, key) {
@@ -50,13 +50,11 @@ func holdersOf(w *kit.World, key string) (holders []string) {
 	return holders
 }
 
-// subscribed waits until somebody listens on a channel.
+// subscribed waits until n clients listen on a channel.
 func subscribed(w *kit.World, channel string, n int) {
 	w.Helper()
 	w.Await("a subscription to "+channel, func() bool { return w.Subscribers(channel) >= n })
 }
-
-// Sharing and excluding.
 
 func TestReadWriteLock_ReadersShare(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
@@ -113,7 +111,7 @@ func TestReadWriteLock_FromWritingToReading(t *testing.T) {
 		w.Fails(a.Writer.Unlock(w.Context()), lockregistry.ErrNotOwner, "unlock", kit.TheKey)
 		w.Unlock(a.Reader)
 
-		// And in the other order.
+		// The same in the other order.
 		w.Lock(b.Writer)
 		w.Lock(b.Reader)
 		w.Unlock(b.Reader)
@@ -178,8 +176,6 @@ func TestReadWriteLock_Owners(t *testing.T) {
 	})
 }
 
-// Contexts, leases, renewal and loss.
-
 func TestReadWriteLock_ReadersHaveContextsOfTheirOwn(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		p := w.Pair()
@@ -206,7 +202,7 @@ func TestReadWriteLock_ReadersHaveContextsOfTheirOwn(t *testing.T) {
 		require.ErrorIs(w, context.Cause(annas), lockregistry.ErrLockLost)
 		w.Fails(p.Reader.Unlock(anna), lockregistry.ErrLockLost, "unlock", kit.TheKey)
 
-		// The writer's ends with the writing, though its owner reads on.
+		// The writer's context ends when it stops writing, although its owner still reads.
 		require.NoError(w, p.Writer.Lock(bert))
 		require.NoError(w, p.Reader.Lock(bert))
 		writes, reads := p.Writer.Context(bert), p.Reader.Context(bert)
@@ -245,7 +241,7 @@ func TestReadWriteLock_EveryReaderLearnsOfALoss(t *testing.T) {
 	})
 }
 
-// A reader that comes to a hold that is lost gets a new one, and the others are out.
+// A reader that comes when a hold is lost gets a new one; the earlier readers have lost theirs.
 func TestReadWriteLock_NobodyJoinsALostHold(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		p := w.Pair()
@@ -261,7 +257,7 @@ func TestReadWriteLock_NobodyJoinsALostHold(t *testing.T) {
 	})
 }
 
-// A reader that joins renews the hold, and finds that its key is gone. It gets a new one at once.
+// A reader that joins renews the hold, and finds that its key is gone. It gets a new hold at once.
 func TestReadWriteLock_ALossFoundWhileJoining(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		p := w.Pair()
@@ -276,7 +272,7 @@ func TestReadWriteLock_ALossFoundWhileJoining(t *testing.T) {
 	})
 }
 
-// A reader whose lease ends does not end that of another process: the writer gets in when the longest ends.
+// A reader's lease that ends does not end one of another process: a writer gets in when the longest ends.
 func TestReadWriteLock_TheLongestLeaseOfReadersCounts(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]int{"the longest first": 0, "the longest last": 1} {
@@ -301,7 +297,7 @@ func TestReadWriteLock_TheLongestLeaseOfReadersCounts(t *testing.T) {
 	}
 }
 
-// The same with one that unlocks: the lease of the lock becomes that of who stays.
+// The same if one unlocks: the lock then has the lease of the reader that stays.
 func TestReadWriteLock_TheLeaseOfThoseWhoStay(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		short, long := w.Pair(), w.Pair()
@@ -338,7 +334,7 @@ func TestReadWriteLock_Renewal(t *testing.T) {
 	})
 }
 
-// Each reader renews its own lease: the lock outlives the short one, and goes with the long one.
+// Each reader renews its own lease: the lock outlives the short one, and ends with the long one.
 func TestReadWriteLock_ReadersRenewTheirOwn(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		renewed, crashed := w.Pair(lockregistry.WithRenewal(), lockregistry.WithLease(3*time.Second)), w.Pair()
@@ -354,7 +350,7 @@ func TestReadWriteLock_ReadersRenewTheirOwn(t *testing.T) {
 	})
 }
 
-// A reader whose lease is over is told, though readers of another process have kept the lock: its own part is gone.
+// A reader whose lease is over learns of it, although readers of another process have kept the lock: its own part is gone.
 func TestReadWriteLock_AReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		w.Loaded("readwrite")
@@ -378,7 +374,7 @@ func TestReadWriteLock_AReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 			renewals := scriptsSent(f, "readwrite_read_renew")
 			w.AwaitGone(lease)
 
-			// A renewal that comes late does not bring it back.
+			// A late renewal does not bring it back.
 			require.Equal(w, "0", w.Arrives(renewals[len(renewals)-1]))
 			require.True(w, w.Free(lease))
 
@@ -392,7 +388,7 @@ func TestReadWriteLock_AReaderWhoseLeaseEndedBesideOthers(t *testing.T) {
 			w.LeftNothing()
 		}
 
-		// The same for one who also writes.
+		// The same for an owner that also writes.
 		p := w.Pair()
 		w.Lock(p.Writer)
 		w.Lock(p.Reader, lockregistry.Lease(500*time.Millisecond))
@@ -424,7 +420,7 @@ func TestReadWriteLock_Renew(t *testing.T) {
 	})
 }
 
-// A shorter lease of one never cuts that of another.
+// A shorter lease of one reader never cuts another's.
 func TestReadWriteLock_RenewingCutsNobodysLease(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		a, b := w.Pair(), w.Pair()
@@ -446,7 +442,7 @@ func TestReadWriteLock_RenewingCutsNobodysLease(t *testing.T) {
 	})
 }
 
-// Several readers of one process share a hold: none of them makes its lease shorter than what the others count on.
+// Several readers of one process share a hold: none of them makes its lease shorter than the others count on.
 func TestReadWriteLock_SharersNeverGetAShorterLease(t *testing.T) {
 	const long = 10 * time.Minute
 	kit.Worlds(t, func(w *kit.World) {
@@ -481,7 +477,7 @@ func TestReadWriteLock_SharersNeverGetAShorterLease(t *testing.T) {
 		w.Unlock(p.Reader)
 		w.Unlock(p.Reader)
 
-		// One that is alone sets what it wants, but not by a nested call.
+		// A reader that is alone may set any lease, but not by a nested call.
 		require.NoError(w, g.Do(func() error { return p.Reader.Renew(w.Context(), time.Minute) }))
 		require.LessOrEqual(w, left(), time.Minute)
 		require.NoError(w, g.Lock(p.Reader, lockregistry.Lease(30*time.Second)))
@@ -494,7 +490,7 @@ func TestReadWriteLock_SharersNeverGetAShorterLease(t *testing.T) {
 	})
 }
 
-// One who joins with a longer lease makes that of the hold longer.
+// A reader that joins with a longer lease lengthens the hold's lease.
 func TestReadWriteLock_JoiningWithALongerLease(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		p := w.Pair()
@@ -522,8 +518,8 @@ func TestReadWriteLock_JoiningWithALongerLease(t *testing.T) {
 	})
 }
 
-// A reader without a lease of its own is renewed, in Spring's layout too: the renewals of Java readers would cut it. A
-// writer, whom nobody renews but its owner, has the registry's lease, as a plain lock.
+// A reader without a lease of its own is renewed, also in Spring's layout: otherwise renewals of Java readers would cut it. A
+// writer, which only its owner renews, has the registry's lease, like a plain lock.
 func TestReadWriteLock_ReadersAreRenewedByDefault(t *testing.T) {
 	t.Parallel()
 	const lease = 9 * time.Second
@@ -555,7 +551,7 @@ func TestReadWriteLock_ReadersAreRenewedByDefault(t *testing.T) {
 	}
 }
 
-// Readers who join a hold that is renewed need no command of their own. One who joins a hold that would end has it renewed.
+// Readers that join a renewed hold need no command of their own. A reader that joins a hold that would end has it renewed.
 func TestReadWriteLock_JoiningReadersAreRenewed(t *testing.T) {
 	const lease = 9 * time.Second
 	kit.FakeWorld(t, func(w *kit.World) {
@@ -584,7 +580,7 @@ func TestReadWriteLock_JoiningReadersAreRenewed(t *testing.T) {
 	})
 }
 
-// Readers that overlap by chance: none of them is told that it lost the lock, and writers come in between.
+// Readers overlap at random: none of them is told that it lost the lock, and writers get in between.
 func TestReadWriteLock_ReadersComeAndGo(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		const goroutines, rounds = 8, 500
@@ -624,8 +620,6 @@ func TestReadWriteLock_ReadersComeAndGo(t *testing.T) {
 		w.LeftNothing()
 	})
 }
-
-// Waiting.
 
 func readerOf(p kit.Pair) *lockregistry.Lock { return p.Reader }
 
@@ -712,7 +706,7 @@ func TestReadWriteLock_WaitsEnd(t *testing.T) {
 			holder := w.Pair()
 			w.Lock(holder.Writer)
 			for name, l := range map[string]*lockregistry.Lock{"here": pick(holder), "elsewhere": pick(w.Pair())} {
-				ok, err := w.Goroutine().Try(l, lockregistry.Wait(time.Second)) // in which the server answers
+				ok, err := w.Goroutine().Try(l, lockregistry.Wait(time.Second)) // within which the server answers
 				require.NoError(w, err, name)
 				require.False(w, ok)
 				ctx, cancel := context.WithTimeoutCause(w.Context(), 30*time.Millisecond, errors.New("bored"))
@@ -729,7 +723,6 @@ func TestReadWriteLock_WaitsEnd(t *testing.T) {
 			w.Unlock(holder.Writer)
 			w.LeftNothing()
 
-			// Close.
 			p := w.Pair()
 			w.Lock(holder.Writer)
 			waiting := w.Goroutine().Starts(pick(p))
@@ -773,7 +766,7 @@ func TestReadWriteLock_AWriterExcludesAll(t *testing.T) {
 			w.Fails(w.Goroutine().Unlock(p.Reader), lockregistry.ErrNotOwner, "unlock", kit.TheKey)
 		}
 		w.Unlock(a.Writer)
-		w.Await("nothing is left", func() bool { return w.Left() == "" }) // the tickets of those who gave up go in the background
+		w.Await("nothing is left", func() bool { return w.Left() == "" }) // tickets of calls that gave up are removed in the background
 		require.True(w, w.TryElsewhere(b.Writer))
 		require.True(w, w.TryElsewhere(a.Reader))
 	})
@@ -806,7 +799,7 @@ func TestReadWriteLock_LocksNest(t *testing.T) {
 	})
 }
 
-// A writer hands the lock to the next one of its process, without Redis.
+// A writer hands the lock over within its process, without Redis.
 func TestReadWriteLock_WritersHandoff(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		w.Loaded("readwrite")
@@ -831,7 +824,7 @@ func TestReadWriteLock_WritersHandoff(t *testing.T) {
 		require.NotEqual(w, holders, holdersOf(w, kit.TheKey))
 		require.NoError(w, reader.Unlock(p.Reader))
 
-		// Not to one who asks for a longer lease, and not after the limit.
+		// It does not hand it to a call with a longer lease, or after the limit.
 		w.Lock(p.Writer)
 		next = g.Starts(p.Writer, lockregistry.Lease(2*time.Hour))
 		w.Settle()
@@ -848,8 +841,8 @@ func TestReadWriteLock_WritersHandoff(t *testing.T) {
 	})
 }
 
-// Readers of one process overlap without end, on a server without a queue. A writer elsewhere gets its turn soon, and one that
-// only polls within two seconds.
+// Readers of one process overlap without end, on a server without a queue. A writer in another process soon gets its turn, and
+// one that only polls gets it within two seconds.
 func TestReadWriteLock_ReadersLetAWriterElsewhereIn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -902,7 +895,7 @@ func TestReadWriteLock_ReadersLetAWriterElsewhereIn(t *testing.T) {
 	}
 }
 
-// Readers that are shared without end, by long sections and short ones, keep nobody out who comes to read, while no writer waits.
+// While no writer waits, readers that share a hold without end, with long and short sections, delay no new reader.
 func TestReadWriteLock_ReadersAreNotHeldBackWithoutAWriter(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		p := w.Pair()
@@ -926,8 +919,6 @@ func TestReadWriteLock_ReadersAreNotHeldBackWithoutAWriter(t *testing.T) {
 	})
 }
 
-// The registry's cache.
-
 func TestReadWriteLock_LocksInTheCache(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := kit.Capped(w.Registry(), 1)
@@ -940,7 +931,7 @@ func TestReadWriteLock_LocksInTheCache(t *testing.T) {
 		plain := r.Obtain("42")
 		require.Equal(w, 1, kit.CachedLocks(r), "the plain lock of the path is another thing")
 
-		// In use, it stays; what is outside works still, and is the same lock.
+		// A lock in use stays in the cache. Objects outside of it still work, and are the same lock.
 		again := r.ReadWrite("42")
 		require.NotSame(w, rw, again)
 		w.Lock(again.Reader())
@@ -953,13 +944,13 @@ func TestReadWriteLock_LocksInTheCache(t *testing.T) {
 		w.Fails(r.ReadWrite("43").Reader().Lock(w.Context()), lockregistry.ErrCapacity, "lock", "orders:43")
 		w.Unlock(rw.Reader())
 
-		// The last use ends with the reader, after the writer's.
+		// Here the last use ends with the reader, after the writer's.
 		w.Lock(rw.Writer())
 		w.Lock(rw.Reader())
 		w.Unlock(rw.Writer())
 		require.Equal(w, 0, r.ExpireUnusedOlderThan(0))
 		w.Unlock(rw.Reader())
-		w.Await("it is no longer in use", func() bool { return r.ExpireUnusedOlderThan(0) == 1 }) // at once, unless the answer is late
+		w.Await("it is no longer in use", func() bool { return r.ExpireUnusedOlderThan(0) == 1 }) // at once, unless the reply is late
 		require.Equal(w, 0, kit.CachedLocks(r))
 		w.Lock(rw.Reader())
 		require.True(w, r.ReadWrite("42").Reader().IsHeld())
@@ -967,7 +958,7 @@ func TestReadWriteLock_LocksInTheCache(t *testing.T) {
 	})
 }
 
-// However often the locks are dropped, there is one state per path.
+// However often the locks are dropped from the cache, each path has one state.
 func TestReadWriteLock_EvictionAllowsNoTwoWriters(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := kit.Capped(w.Registry(), 2)
@@ -1030,8 +1021,6 @@ func TestReadWriteLock_BadInput(t *testing.T) {
 	})
 }
 
-// Another kind of lock, or none at all.
-
 func TestReadWriteLock_OtherKindsOfLocks(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		spring, redisson := w.Registry(), w.Registry(lockregistry.WithRedissonLayout())
@@ -1090,7 +1079,7 @@ func TestReadWriteLock_OtherKindsOfLocks(t *testing.T) {
 	})
 }
 
-// While a lock is held its key becomes something else: that is a loss, and what is there stays.
+// If the key becomes something else while the lock is held, the hold is lost, and the key stays as it is.
 func TestReadWriteLock_KeyOverwritten(t *testing.T) {
 	each(t, func(t *testing.T, pick func(kit.Pair) *lockregistry.Lock) {
 		kit.Worlds(t, func(w *kit.World) {
@@ -1112,9 +1101,7 @@ func TestReadWriteLock_KeyOverwritten(t *testing.T) {
 	})
 }
 
-// Replies that are lost.
-
-// scriptsSent are the calls of a script of read-write locks.
+// scriptsSent returns the calls of a script of read-write locks.
 func scriptsSent(f *kit.Flaky, name string) (found []kit.Command) {
 	for _, c := range slices.Concat(f.Sent("read"), f.Sent("write")) {
 		if c.Args[1] == kit.Sources()[name] || c.Args[1] == kit.Digest(kit.Sources()[name]) {
@@ -1141,7 +1128,7 @@ func TestReadWriteLock_AbandonedReadWriteGrantsAreRemoved(t *testing.T) {
 			w.LeftNothing()
 			require.True(w, w.TryElsewhere(foreign.Writer))
 
-			// Next to readers of another process, whose hold is not touched.
+			// The same beside readers of another process, whose hold is not affected.
 			if name == "read" {
 				w.Lock(foreign.Reader, lockregistry.Lease(time.Minute))
 				holders := holdersOf(w, kit.TheKey)
@@ -1158,7 +1145,7 @@ func TestReadWriteLock_AbandonedReadWriteGrantsAreRemoved(t *testing.T) {
 	})
 }
 
-// Before it is removed, it does not keep its own process out.
+// An abandoned grant that is not removed yet does not keep its own process out.
 func TestReadWriteLock_AbandonedReadWriteGrantsAreTakenOver(t *testing.T) {
 	t.Parallel()
 	for _, first := range []string{"read", "write"} {
@@ -1190,8 +1177,7 @@ func TestReadWriteLock_AbandonedReadWriteGrantsAreTakenOver(t *testing.T) {
 	}
 }
 
-// A writer whose process has an abandoned grant to read, for an hour, waits for the readers of others no longer than
-// for their leases.
+// A writer whose process has an abandoned read grant, for an hour, waits for other readers only as long as their leases last.
 func TestReadWriteLock_AnAbandonedGrantMakesNoLeaseLonger(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		w.Loaded("readwrite")
@@ -1211,7 +1197,7 @@ func TestReadWriteLock_AnAbandonedGrantMakesNoLeaseLonger(t *testing.T) {
 	})
 }
 
-// Commands that come late change nothing for holds that came after them.
+// Late commands change nothing for later holds.
 func TestReadWriteLock_LateReadWriteCommands(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		w.Loaded("readwrite")
@@ -1238,7 +1224,7 @@ func TestReadWriteLock_LateReadWriteCommands(t *testing.T) {
 		for who, l := range held {
 			for what, c := range sent {
 				if who != "a writer" && what == "read obtain" {
-					continue // it may read beside, and is removed like any abandoned grant
+					continue // it may read as well, and is removed like any abandoned grant
 				}
 				w.Lock(l, lockregistry.Lease(time.Minute))
 				before, began, lease := fields(w, kit.TheKey), time.Now(), w.Pttl(kit.TheKey)
@@ -1260,7 +1246,7 @@ func TestReadWriteLock_LateReadWriteCommands(t *testing.T) {
 	})
 }
 
-// The removal is not confirmed: it goes on in the background, and nobody of this process is let in before.
+// A removal that is not confirmed continues in the background, and nobody of this process gets in before it succeeds.
 func TestReadWriteLock_RemovalInTheBackground(t *testing.T) {
 	each(t, func(t *testing.T, pick func(kit.Pair) *lockregistry.Lock) {
 		kit.FakeWorld(t, func(w *kit.World) {
@@ -1286,7 +1272,7 @@ func TestReadWriteLock_RemovalInTheBackground(t *testing.T) {
 	})
 }
 
-// With a context that is done the removal of a read hold goes on in the background. Its owner writes and reads again.
+// With a context that is done, the removal of a read hold continues in the background. Its owner, which writes, reads again.
 func TestReadWriteLock_AWriterReadsAgainWhileItsRemovalIsUnderWay(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		w.Loaded("readwrite")
@@ -1309,7 +1295,7 @@ func TestReadWriteLock_AWriterReadsAgainWhileItsRemovalIsUnderWay(t *testing.T) 
 	})
 }
 
-// A user who may not touch the keys of leases cannot read, and leaves nothing that would stay for ever.
+// A user that may not touch the keys of leases cannot read, and leaves nothing behind forever.
 func TestReadWriteLock_ReadersWithoutPermission(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		p := kit.PairOf(w.RegistryOn(w.User("resetkeys", "~orders:*")))
@@ -1321,7 +1307,8 @@ func TestReadWriteLock_ReadersWithoutPermission(t *testing.T) {
 	})
 }
 
-// Readers that try together while the server is silent learn of that together. None of them asks it for as long once more.
+// Readers that try at the same time while the server is silent learn that together. None of them asks the server for as long
+// again.
 func TestReadWriteLock_ReadersThatTryWhileTheServerIsSilent(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const timeout = 3 * time.Second
@@ -1364,7 +1351,7 @@ func TestReadWriteLock_ReadersThatTryWhileTheServerIsSilent(t *testing.T) {
 	})
 }
 
-// A reader that tries asks the server itself when the one whose reply it has waited for gave up before its time.
+// A reader that waits for another reader's reply asks the server itself if that reader gives up early.
 func TestReadWriteLock_AReaderThatTriesBehindOneWithAShortContext(t *testing.T) {
 	for _, timeout := range []time.Duration{3 * time.Second, 100 * time.Millisecond} {
 		t.Run(timeout.String(), func(t *testing.T) {
@@ -1392,12 +1379,12 @@ func TestReadWriteLock_AReaderThatTriesBehindOneWithAShortContext(t *testing.T) 
 	}
 }
 
-// Two goroutines that try to read at the same moment both may.
+// Two goroutines that try to read at the same moment both succeed.
 func TestReadWriteLock_ReadersThatTryAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		taken bool // by a writer elsewhere
-		waits bool // who asks first, and one more
+		waits bool // the first one waits, and another one, too
 	}{
 		"free":             {false, false},
 		"free, two wait":   {false, true},

@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Somebody else has the lock that was ours: we are told, and they lose nothing.
+// If somebody else has taken the lock, its former owner learns that, and the other one loses nothing.
 func TestRedisson_UnlockAfterRedissonTookOver(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry(kit.Redisson)
@@ -39,7 +39,7 @@ func TestRedisson_UnlockAfterRedissonTookOver(t *testing.T) {
 	})
 }
 
-// The second message of a writer's release is for those who heard the first one.
+// The second message of a writer's release is only for those that received the first one.
 func TestRedisson_WritersRepeatNothingToNobody(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		p := w.Pair()
@@ -60,7 +60,7 @@ func TestRedisson_WritersRepeatNothingToNobody(t *testing.T) {
 	})
 }
 
-// A user who may do all but set a lease gets no lock, and leaves nothing that would stay for ever.
+// A user that may do everything but set a lease gets no lock, and leaves nothing behind forever.
 func TestRedisson_WithoutPermissionToSetALease(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r, other := w.RegistryOn(w.User("-pexpire"), kit.Redisson), w.Pair()
@@ -89,7 +89,7 @@ func TestRedisson_WithoutPermissionToSetALease(t *testing.T) {
 		require.Equal(w, "2", w.Keys())
 		w.Unlock(other.Reader)
 
-		// Who writes already, when the permission is taken away.
+		// The permission is taken away while the user writes.
 		name := "user" + strconv.Itoa(len(strings.Fields(w.Do("ACL", "USERS")))-1)
 		w.Do("ACL", "SETUSER", name, "+pexpire")
 		w.Lock(locks["writer"])
@@ -104,7 +104,7 @@ func TestRedisson_WithoutPermissionToSetALease(t *testing.T) {
 	})
 }
 
-// Who only polls publishes nothing.
+// A registry that only polls publishes nothing.
 func TestRedisson_FormatWithoutPublishing(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry(kit.Redisson, kit.Polling)
@@ -117,10 +117,10 @@ func TestRedisson_FormatWithoutPublishing(t *testing.T) {
 	})
 }
 
-// foreign is a holder's field as Redisson names it.
+// foreign is a holder's field with a name as in Redisson.
 const foreign = "5c1e7a2e-8f6b-4f0e-9d2c-1b7a6e0c4d11:73"
 
-// read sets the fields and keys of a reader of Redisson with these leases, one for each time it has locked.
+// read sets the fields and keys of a reader of Redisson, with one lease for each time that it has locked.
 func read(w *kit.World, holder string, leases ...time.Duration) {
 	w.Helper()
 	w.Do("HSET", kit.TheKey, "mode", "read", holder, strconv.Itoa(len(leases)))
@@ -133,7 +133,7 @@ func read(w *kit.World, holder string, leases ...time.Duration) {
 	w.Do("PEXPIRE", kit.TheKey, strconv.FormatInt(longest.Milliseconds(), 10))
 }
 
-// published is what is published on a channel from now on, as "channel message".
+// published returns what is published on a channel from now on, as "channel message".
 func published(w *kit.World, channel string) <-chan string {
 	w.Helper()
 	return w.Heard(func(c rueidis.Client) rueidis.Completed {
@@ -171,7 +171,7 @@ func TestRedisson_LockOnTheWire(t *testing.T) {
 	})
 }
 
-// hasLease checks that a key has a lease that was set at some time since then. A key expires by whole milliseconds.
+// hasLease checks that a key has a lease that was set after a given time. Keys expire by whole milliseconds.
 func hasLease(w *kit.World, key string, lease time.Duration, since time.Time) {
 	w.Helper()
 	left := w.Pttl(key)
@@ -231,7 +231,8 @@ func TestRedisson_ReadWriteLockOnTheWire(t *testing.T) {
 	})
 }
 
-// Redisson's watchdog: who names no lease has one of 30 s that is renewed each third; one that is given ends.
+// As with Redisson's watchdog, a lock taken without a lease has one of 30 s, renewed every third of it; a lease that was given
+// ends.
 func TestRedisson_Watchdog(t *testing.T) {
 	t.Parallel()
 	locks := func(r *lockregistry.Registry) map[string]*lockregistry.Lock {
@@ -339,7 +340,7 @@ func TestRedisson_ForeignHoldersKeepUsOut(t *testing.T) {
 	}
 }
 
-// A lease of Redisson that ends lets us in then, however long we would poll.
+// A call gets the lock when a lease of Redisson ends, even with a long poll interval.
 func TestRedisson_ForeignLeasesEnd(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		read(w, foreign, 3*time.Second, 7*time.Second)
@@ -349,7 +350,7 @@ func TestRedisson_ForeignLeasesEnd(t *testing.T) {
 	})
 }
 
-// We come to read, and leave: the fields of others stay, and the lease becomes the longest of theirs.
+// A reader comes and leaves: the fields of others stay, and the lock then has the longest of their leases.
 func TestRedisson_ForeignReadersStay(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		const other = "9d9f9a52-0a3a-4a43-8c39-54d1b54a5b0f:1"
@@ -367,7 +368,7 @@ func TestRedisson_ForeignReadersStay(t *testing.T) {
 		hasLease(w, kit.TheKey, 10*time.Minute, began)
 		require.Equal(w, "4", w.Keys())
 
-		// A shorter lease of ours cuts none of theirs.
+		// A shorter lease cuts none of theirs.
 		w.Lock(p.Reader, lockregistry.Lease(time.Minute))
 		hasLease(w, kit.TheKey, 10*time.Minute, began)
 		w.Unlock(p.Reader)

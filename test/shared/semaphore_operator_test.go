@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// What others see of a semaphore, and do with it.
+// What others see of a semaphore, and what they can do with it.
 
 func TestSemaphore_Inspect(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
@@ -66,7 +66,7 @@ func TestSemaphore_Inspect(t *testing.T) {
 	})
 }
 
-// A process that has nothing but permits says of itself and of them what others do of locks.
+// A process that has only permits writes a record, and others see it as with locks.
 func TestSemaphore_Records(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		a, b := w.Registry(lockregistry.WithName("a")), w.Registry(lockregistry.WithName("b"))
@@ -88,7 +88,7 @@ func TestSemaphore_Records(t *testing.T) {
 	})
 }
 
-// A permit that a failover brings back, because its release was of just before, is removed once more.
+// A permit that a failover brings back, because its release was recent, is removed again.
 func TestSemaphore_ReleaseIsSentOnceMore(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -102,7 +102,7 @@ func TestSemaphore_ReleaseIsSentOnceMore(t *testing.T) {
 		w.Release(one, two)
 		require.Equal(w, 1, w.Inside())
 		back := strings.Fields(strings.Trim(members, "[]"))
-		w.Do("ZADD", kit.SeatKey, back[1], back[0], back[3], back[2]) // as the server that has taken over has it
+		w.Do("ZADD", kit.SeatKey, back[1], back[0], back[3], back[2]) // as on the server that has taken over
 		require.Equal(w, 3, w.Inside())
 		w.Do("CLIENT", "KILL", "TYPE", "pubsub")
 		w.Await("they are removed", func() bool { return w.Inside() == 1 })
@@ -112,7 +112,7 @@ func TestSemaphore_ReleaseIsSentOnceMore(t *testing.T) {
 	})
 }
 
-// Who waits gets what a holder by force no longer has.
+// A waiting call gets the permits that a holder loses by force.
 func TestSemaphore_ForceUnlock(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		a, b := w.Registry(), w.Registry()
@@ -150,7 +150,7 @@ func TestSemaphore_ForceUnlock(t *testing.T) {
 	})
 }
 
-// All holds of one moment go, however many they are. Those who wait get their permits, and keep them.
+// All holds of one moment are removed, however many. Waiting calls get their permits, and keep them.
 func TestSemaphore_ForceUnlockOfMany(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		a, b := w.Registry(), w.Registry()
@@ -174,7 +174,7 @@ func TestSemaphore_ForceUnlockOfMany(t *testing.T) {
 	})
 }
 
-// A removal that is answered late may have been a former master's: it is asked for once more, and the reply is about both.
+// A removal with a late reply may have been executed by a former master: it is sent again, and the result covers both.
 func TestSemaphore_ForceUnlockIsAnsweredLate(t *testing.T) {
 	t.Parallel()
 	for name, what := range map[string]kit.Fate{
@@ -210,12 +210,12 @@ func TestSemaphore_ForceUnlockIsAnsweredLate(t *testing.T) {
 	}
 }
 
-// A semaphore that ends while it is looked at is free.
+// A semaphore that ends during the removal counts as free.
 func TestSemaphore_ForceUnlockOfOneThatEnds(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		f := w.Flaky()
 		r := f.Registry()
-		wrong := kit.Refused("WRONGTYPE Operation against a key holding the wrong kind of value") // it was a semaphore's just now
+		wrong := kit.Refused("WRONGTYPE Operation against a key holding the wrong kind of value") // a moment ago it held a semaphore
 		f.Fates("unlock", wrong, wrong)
 		require.NoError(w, inspect.Of(r).ForceUnlock(w.Context(), "seat"))
 		w.Fails(inspect.Of(r).ForceUnlockHolder(w.Context(), "seat", "any:1"), lockregistry.ErrNotOwner, "forceunlock", kit.SeatKey)
@@ -225,7 +225,7 @@ func TestSemaphore_ForceUnlockOfOneThatEnds(t *testing.T) {
 	})
 }
 
-// A hold that is granted while all are removed may be removed, too: it is lost soon, although nobody renews it.
+// A hold that is granted while all holds are removed may be removed, too: it is soon reported lost, although nobody renews it.
 func TestSemaphore_ForceUnlockWhileOneIsGranted(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -237,7 +237,7 @@ func TestSemaphore_ForceUnlockWhileOneIsGranted(t *testing.T) {
 		f.Fates("release", kit.HeldUp(arrives))
 		forced := make(chan error, 1)
 		go func() { forced <- inspect.Of(r).ForceUnlock(w.Context(), "seat") }()
-		w.Pass(700 * time.Millisecond) // then commands go over another connection
+		w.Pass(700 * time.Millisecond) // by then commands go over another connection
 		w.Pending(forced)
 		second := w.Permit(s, lockregistry.Lease(time.Hour))
 		w.Pending(forced)

@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// What options of a registry and of a call mean for a semaphore.
+// What the options of a registry and of a call mean for a semaphore.
 
 func TestSemaphore_FailFast(t *testing.T) {
 	t.Parallel()
@@ -62,7 +62,7 @@ func TestSemaphore_FailFast(t *testing.T) {
 	}
 }
 
-// The name of a hold is that with which others can release it.
+// The name of a hold is what others need to release it.
 func TestSemaphore_Holder(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		s := w.Registry().Semaphore("seat", 3)
@@ -77,7 +77,7 @@ func TestSemaphore_Holder(t *testing.T) {
 	})
 }
 
-// A call for permits is in no cycle of waiting calls while one holder of two waits: the other one may give its permit back.
+// A call for permits is in no cycle while only one of two holders waits: the other one may release its permit.
 func TestSemaphore_NoDeadlock(t *testing.T) {
 	t.Parallel()
 	for _, processes := range []int{1, 2} {
@@ -115,7 +115,7 @@ func TestSemaphore_NoDeadlock(t *testing.T) {
 	}
 }
 
-// When all holders wait, nobody gives a permit back.
+// When all holders wait, there is a deadlock: none can release a permit.
 func TestSemaphore_Deadlock(t *testing.T) {
 	t.Parallel()
 	for _, processes := range []int{1, 2} {
@@ -160,7 +160,7 @@ func TestSemaphore_Deadlock(t *testing.T) {
 	}
 }
 
-// One goroutine takes permits for others, which give them back: it waits for nobody who waits.
+// One goroutine acquires permits for others, which release them: it is in no cycle with itself.
 func TestSemaphore_NoDeadlockOfWorkers(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		w.WithQueues()

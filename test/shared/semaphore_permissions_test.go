@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// What the documentation names for semaphores is enough beside the rights for locks, and needed.
+// The rights that the documentation names for semaphores, in addition to those for locks, are sufficient and needed.
 func TestSemaphore_DocumentedPermissions(t *testing.T) {
 	page, err := os.ReadFile("../../docs/permissions.md")
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestSemaphore_DocumentedPermissions(t *testing.T) {
 					return w.RegistryOn(client, opts...).Semaphore("seat", 2)
 				}
 				a, b := made(), made()
-				for range 2 { // the second time with scripts that the server knows
+				for range 2 { // the second time the server knows the scripts
 					both := w.Permit(a, lockregistry.Permits(2))
 					waits := w.Asks("waits", b)
 					w.Release(both)
@@ -50,7 +50,7 @@ func TestSemaphore_DocumentedPermissions(t *testing.T) {
 				require.Empty(w, log.Lines())
 				w.Do("ACL", "SETUSER", "app", "-"+set[1:])
 				require.ErrorContains(w, a.SetPermits(w.Context(), 2), "lacks +persist")
-				w.Release(w.Permit(a, lockregistry.Permits(3))) // so many as before
+				w.Release(w.Permit(a, lockregistry.Permits(3))) // as many as before
 				if !w.ChecksRights() {                          // nor does an empty semaphore need the command
 					return
 				}
@@ -63,7 +63,7 @@ func TestSemaphore_DocumentedPermissions(t *testing.T) {
 	}
 }
 
-// A user who may not use the queue does not see who waits there. So its calls take permits that are kept for others.
+// A user that may not use the queue does not see who waits there, so its calls take permits that are kept for others.
 func TestSemaphore_WithoutPermissionForTheQueue(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		a := w.Registry().Semaphore("seat", 2)
@@ -78,7 +78,8 @@ func TestSemaphore_WithoutPermissionForTheQueue(t *testing.T) {
 	})
 }
 
-// A user who may do all but set a lease gets no permit, and leaves nothing, also when the right is taken away later.
+// A user that may do everything but set a lease gets no permit, and leaves nothing behind, even if the right is taken away
+// later.
 func TestSemaphore_WithoutPermissionToSetALease(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		var log kit.Journal

@@ -23,11 +23,11 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// stoppable is a process that asks for two permits.
+// stoppable names a variable for a process that asks for two permits.
 const stoppable = "LOCKREGISTRY_STOPPABLE"
 
-// A process stands still while its call is the first one: a permit that is too few for that call is not kept from those behind
-// it for long. When it goes on the call has its place again.
+// A process is stopped while its call is the first in the queue. A permit that is not enough for that call is soon given to
+// others behind it. When the process is resumed, the call has its place again.
 func TestSemaphoreQueue_FirstOneIsStopped(t *testing.T) {
 	if addr := os.Getenv(stoppable); addr != "" {
 		takeTwo(t, addr)
@@ -101,7 +101,7 @@ func takeTwo(t *testing.T, addr string) {
 	require.NoError(t, kit.UnlessLate(h.Release(t.Context())))
 }
 
-// One that runs is asked now and then, and keeps what it needs, however many come behind it.
+// A first call whose process runs is asked now and then, and permits are kept for it, however many calls come behind it.
 func TestSemaphoreQueue_FirstOneRuns(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		s, f := w.Registry().Semaphore("seat", 2), w.Flaky()
@@ -125,9 +125,9 @@ func TestSemaphoreQueue_FirstOneRuns(t *testing.T) {
 	})
 }
 
-// What semaphores promise to those who wait, on real servers; miniredis has no queue.
+// What semaphores promise to waiting calls, on real servers; miniredis has no queue.
 
-// Within a process and across processes.
+// Within a process and across processes, calls are served in order.
 func TestSemaphoreQueue_FirstInFirstOut(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		one, two := w.Registry(), w.Registry()
@@ -155,7 +155,7 @@ func TestSemaphoreQueue_FirstInFirstOut(t *testing.T) {
 	})
 }
 
-// A call for several gets all or none, and nobody behind it gets in before, waiting or not.
+// A call for several permits gets all or none, and nobody behind it gets in first, with or without waiting.
 func TestSemaphoreQueue_Several(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		a, b := w.Registry().Semaphore("seat", 4), w.Registry().Semaphore("seat", 4)
@@ -176,7 +176,7 @@ func TestSemaphoreQueue_Several(t *testing.T) {
 		w.Release(holds[2])
 		holds[2] = small.Comes()
 		full(w, a)
-		w.Release(got) // which lets three in at once
+		w.Release(got) // lets three in at once
 		calls := []*kit.Waiting{w.Asks("large", a, lockregistry.Permits(4))}
 		for i := range 3 {
 			calls = append(calls, w.Asks(strconv.Itoa(i), b))
@@ -189,7 +189,7 @@ func TestSemaphoreQueue_Several(t *testing.T) {
 	})
 }
 
-// Small calls that come all the time do not keep a large one out.
+// Small calls that keep coming do not keep a large one out.
 func TestSemaphoreQueue_LargeOneIsNotStarved(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -220,7 +220,7 @@ func TestSemaphoreQueue_LargeOneIsNotStarved(t *testing.T) {
 				got <- h
 				failed <- err
 			}()
-			w.Await("its ticket", func() bool { // others come until it has one
+			w.Await("its ticket", func() bool { // others keep coming until it has one
 				return len(got) > 0 || strings.Contains(w.Do("ZRANGEBYSCORE", queue, "0", "+inf"), "p4")
 			})
 			before := entered.Load()
@@ -236,7 +236,7 @@ func TestSemaphoreQueue_LargeOneIsNotStarved(t *testing.T) {
 	})
 }
 
-// Permits of a process that is gone are the next one's when their lease is over, and of waiting calls that are gone nobody waits.
+// Permits of a dead process go to the next call when their lease is over, and nobody waits for dead waiting calls.
 func TestSemaphoreQueue_ExpiredAndDead(t *testing.T) {
 	t.Parallel()
 	for name, dead := range map[string]int{"the first waits": 0, "the first is dead": 1, "the first two are": 2} {
@@ -246,7 +246,7 @@ func TestSemaphoreQueue_ExpiredAndDead(t *testing.T) {
 				lost := gone.Registry().Semaphore("seat", 2)
 				asked := time.Now()
 				require.NotNil(w, w.Permit(lost, lockregistry.Lease(6*time.Second), lockregistry.Permits(2)))
-				start := time.Now() // the lease began between the two
+				start := time.Now() // the lease began between these two moments
 				ctx, cancel := context.WithCancel(w.Context())
 				defer cancel()
 				for i := range dead {
@@ -265,8 +265,8 @@ func TestSemaphoreQueue_ExpiredAndDead(t *testing.T) {
 	}
 }
 
-// A process stands still in front of others, with many calls: they do not wait for each of them, nor where the key would end with
-// the grant, since all leases are short or are never lengthened.
+// A stopped process has many calls in front of others, which do not wait for each of them. The same if the key would end with
+// the grant, since all leases are short.
 func TestSemaphoreQueue_ProcessStandsStill(t *testing.T) {
 	t.Parallel()
 	for name, left := range map[string]string{"long leases": "60000", "short leases": "1000"} {
@@ -304,7 +304,7 @@ func processStandsStill(t *testing.T, left string) {
 	})
 }
 
-// A large one that is first, and gives up or dies, does not keep out those behind it for whom there is room.
+// A large call that is first, and gives up or dies, does not keep out calls behind it for which there is room.
 func TestSemaphoreQueue_LargeOneLeaves(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		s := w.Registry().Semaphore("seat", 2)
@@ -336,7 +336,7 @@ func TestSemaphoreQueue_LargeOneLeaves(t *testing.T) {
 	})
 }
 
-// A call that gives up leaves neither a ticket nor a permit, also when a grant crosses with it; and no other call of its process
+// A call that gives up leaves neither a ticket nor a permit, even if it crosses with a grant; and no other call of its process
 // loses its place.
 func TestSemaphoreQueue_GivesUp(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
@@ -363,7 +363,7 @@ func TestSemaphoreQueue_GivesUp(t *testing.T) {
 	})
 }
 
-// Replies to calls that wait are lost, and connections break: each call has a place, and gets in.
+// Replies to waiting calls are lost, and connections break: each call still has a place, and gets in.
 func TestSemaphoreQueue_LostReplies(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -372,12 +372,12 @@ func TestSemaphoreQueue_LostReplies(t *testing.T) {
 			h := w.Permit(a)
 			first := w.Asks("first", b)
 			third := w.Asks("third", a)
-			f.Fates("obtain_queued", what) // so a ticket more may be there for a while
+			f.Fates("obtain_queued", what) // so for a while there may be one more ticket
 			second := w.Asks("second", b)
 			f.ReconnectNow()
 			w.Await("each has a ticket", func() bool { return w.Seats() == 3 })
 			w.Release(h)
-			for range 3 { // in any order: a release passes over those that nothing reaches at this moment
+			for range 3 { // in any order: a release passes over calls that no message can reach right now
 				got := (*lockregistry.Hold)(nil)
 				select {
 				case got = <-first.Got:
@@ -394,8 +394,8 @@ func TestSemaphoreQueue_LostReplies(t *testing.T) {
 	})
 }
 
-// Permits that are added are given to those who wait at once. One that asks for more than there are any more fails, and keeps out
-// nobody.
+// Permits that are added go to waiting calls at once. A call for more permits than there are any more fails, and keeps nobody
+// out.
 func TestSemaphoreQueue_SetPermits(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		s := w.Registry().Semaphore("seat", 1)
@@ -427,8 +427,8 @@ func (s *holders) leave(h *lockregistry.Hold) {
 	delete(s.each, h)
 }
 
-// Holders, counted by their own word, are never more than there are permits, whatever the network does and however calls end. And
-// a call that has time gets in, although most give up soon.
+// There are never more holders, by their own count, than permits, whatever the network does and however calls end. A call with
+// enough time gets in, although most give up soon.
 func TestSemaphoreQueue_NeverMoreThanThereAre(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const registries, goroutines, rounds, permits = 3, 5, 40, 3
@@ -444,7 +444,7 @@ func TestSemaphoreQueue_NeverMoreThanThereAre(t *testing.T) {
 					random := rand.New(rand.NewPCG(uint64(i), uint64(g)))
 					upTo := func(d time.Duration) time.Duration { return 1 + time.Duration(random.Int64N(int64(d))) }
 					for range rounds {
-						if g == 0 && random.IntN(3) == 0 { // no more than the others' commands use up
+						if g == 0 && random.IntN(3) == 0 { // no more faults than other commands use up
 							fates := []kit.Fate{kit.Cut, kit.CutAfter, kit.Refused(kit.Loading), kit.SlowReply(upTo(100 * time.Millisecond))}
 							name := []string{"obtain", "obtain_queued", "release", "renew"}[random.IntN(4)]
 							f.Fates(name, fates[random.IntN(len(fates))])
@@ -485,20 +485,20 @@ func TestSemaphoreQueue_NeverMoreThanThereAre(t *testing.T) {
 	})
 }
 
-// holders are those who have permits, as long as they can rely on that.
+// holders are the holds that have permits, as long as they can rely on them.
 type holders struct {
 	mu   sync.Mutex
 	each map[*lockregistry.Hold]int
 	most int
 }
 
-// enter adds one, and returns how many permits are held then.
+// enter adds a hold, and returns how many permits are held then.
 func (s *holders) enter(h *lockregistry.Hold, each int) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.each[h] = each
 	for other, has := range s.each {
-		if other.Remaining() > 0 { // a process that stands still does not know yet that its lease is over
+		if other.Remaining() > 0 { // a stopped process does not know yet that its lease is over
 			n += has
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A semaphore has one format, whatever the layout of locks is: registries of both share it, wait for each other, and see and
-// end each other's holds. With LayoutRedisson a hold has Redisson's lease.
+// A semaphore has one format, whatever the layout of locks: registries of both layouts share it, wait for each other, and see
+// and end each other's holds. With LayoutRedisson a hold has Redisson's lease.
 func TestSemaphoreRedisson_SharedByBothLayouts(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		spring, redisson := w.Registry(), w.Registry(lockregistry.WithRedissonLayout())
@@ -46,8 +46,8 @@ func TestSemaphoreRedisson_SharedByBothLayouts(t *testing.T) {
 	})
 }
 
-// redissons are Redisson's semaphores at the path's key: RSemaphore has the number of free permits there, and
-// RPermitExpirableSemaphore besides a set of the held ones, each by an id of 16 bytes and the end of its lease.
+// redissons are Redisson's semaphores at the path's key. RSemaphore keeps the number of free permits there.
+// RPermitExpirableSemaphore also has a set of the held ones, each with an id of 16 bytes and the end of its lease.
 var redissons = map[string][][]string{
 	"RSemaphore":                      {{"SET", kit.SeatKey, "3"}},
 	"RSemaphore, none is free":        {{"SET", kit.SeatKey, "0"}},
@@ -57,8 +57,8 @@ var redissons = map[string][][]string{
 	},
 }
 
-// Redisson's semaphores are other objects: calls name them, and change nothing. Redisson refuses this library's semaphore in
-// turn, since it expects a string at the key; see interop.
+// Redisson's semaphores are different objects: calls return an error that names them, and change nothing. Redisson also refuses
+// this library's semaphore, since it expects a string at the key; see interop.
 func TestSemaphoreRedisson_OthersAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	for name, made := range redissons {
@@ -103,7 +103,7 @@ func TestSemaphoreRedisson_OthersAreRefusedByName(t *testing.T) {
 	}
 }
 
-// Java comes while a call waits: the call's next look says so. A number that has a lease is somebody's lock, as before.
+// Java writes its semaphore while a call waits: the call's next look finds it. A number with a lease is a lock, as before.
 func TestSemaphoreRedisson_NumbersThatAreNone(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		r := w.Registry()

@@ -17,7 +17,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// full checks that nobody gets a permit now.
+// full checks that nobody can get a permit now.
 func full(w *kit.World, s *lockregistry.Semaphore, opts ...lockregistry.SemaphoreOption) {
 	w.Helper()
 	require.NoError(w, w.Answer(func() error {
@@ -129,7 +129,7 @@ func TestSemaphore_BadInput(t *testing.T) {
 	})
 }
 
-// A key that is something else is not touched, and a lock does not take a semaphore's.
+// A key of another kind is not changed, and a lock does not take a semaphore's key.
 func TestSemaphore_WrongType(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -153,7 +153,7 @@ func TestSemaphore_WrongType(t *testing.T) {
 	})
 }
 
-// A lease that is over is given on. Its holder has heard of that before, and can end nobody else's.
+// Permits whose lease is over go to others. Their holder has learned of that before, and cannot end another's hold.
 func TestSemaphore_LeaseIsOver(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		a, b := w.Registry().Semaphore("seat", 1), w.Registry().Semaphore("seat", 1)
@@ -170,7 +170,7 @@ func TestSemaphore_LeaseIsOver(t *testing.T) {
 	})
 }
 
-// A hold is renewed for as long as it is held, in the background.
+// A hold is renewed in the background for as long as it is held.
 func TestSemaphore_Renewal(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		s := w.Registry(lockregistry.WithRenewal(), lockregistry.WithLease(3*time.Second)).Semaphore("seat", 2)
@@ -203,7 +203,7 @@ func TestSemaphore_Token(t *testing.T) {
 	})
 }
 
-// The first call says how many permits there are, until they were set, or nobody has had any for a lease.
+// The first call says how many permits there are, until the number is set, or nobody has had a permit for one lease.
 func TestSemaphore_Number(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		var log strings.Builder
@@ -237,7 +237,7 @@ func TestSemaphore_Number(t *testing.T) {
 	})
 }
 
-// Nobody reads what is written meanwhile.
+// locked is a writer behind a mutex, so that nobody reads while it writes.
 type locked struct {
 	mu sync.Mutex
 	to io.Writer
@@ -249,7 +249,7 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.to.Write(p)
 }
 
-// Replies are lost: no permit is, and none is given twice.
+// Replies are lost: no permit is lost, and none is given twice.
 func TestSemaphore_LostReplies(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -276,7 +276,7 @@ func TestSemaphore_LostReplies(t *testing.T) {
 	})
 }
 
-// Commands that arrive late change nothing for those who came after.
+// Late commands change nothing for later holds.
 func TestSemaphore_LateCommands(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -296,7 +296,7 @@ func TestSemaphore_LateCommands(t *testing.T) {
 	})
 }
 
-// Holds whose leases are over without a release are known no longer, be they kept or not.
+// Holds whose leases have ended without a release are forgotten, whether or not the program keeps them.
 func TestSemaphore_LapsedHoldsAreForgotten(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry()
@@ -318,7 +318,7 @@ func TestSemaphore_LapsedHoldsAreForgotten(t *testing.T) {
 	})
 }
 
-// A registry that is closed, or shuts down, has nothing more to do with permits.
+// A closed registry, or one that shuts down, gives no more permits.
 func TestSemaphore_Closed(t *testing.T) {
 	kit.Worlds(t, func(w *kit.World) {
 		r := w.Registry()
@@ -328,7 +328,7 @@ func TestSemaphore_Closed(t *testing.T) {
 		go func() { shut <- r.Shutdown(w.Context()) }()
 		w.Await("it shuts down", func() bool { return kit.Draining(r) })
 		w.Pending(shut)
-		second := w.Permit(s) // of an owner that has one
+		second := w.Permit(s) // of an owner that already has one
 		w.Release(h, second)
 		require.NoError(w, <-shut)
 		_, err := s.Acquire(w.Context())
