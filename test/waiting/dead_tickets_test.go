@@ -13,8 +13,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Processes that crash while they wait leave tickets. A release passes over these, but a lock may be held for long, by a leader,
-// and each candidate that crashes adds one. The first look of a call behind them takes them out.
+// Processes that crash while they wait leave tickets. A release passes over them. But a lock may be held for long, as by a
+// leader, and each candidate that crashes adds one. The first look of a call behind them removes them.
 func TestQueue_DeadTicketsGoWhileTheLockIsHeld(t *testing.T) {
 	t.Parallel()
 	const crashes = 5
@@ -59,7 +59,7 @@ func TestQueue_DeadTicketsGoWhileTheLockIsHeld(t *testing.T) {
 	}
 }
 
-// Tickets of processes that are gone, however many, do not delay who notices the crash of the holder.
+// Tickets of dead processes, however many, do not delay the call that notices the crash of the holder.
 func TestQueue_HolderCrashesBehindDeadTickets(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const dead, lease, limit = 250, 4 * time.Second, 5 * time.Second

@@ -14,12 +14,12 @@ import (
 )
 
 // When the lock and its queue are gone, nothing tells the waiting calls. They notice it within two seconds all the same, each
-// process by itself, however long they have waited, and although none of them polls.
+// process separately, however long they have waited, although none of them polls.
 func TestQueue_IsDeleted(t *testing.T) {
 	t.Parallel()
 	const (
 		processes = 6
-		// Otherwise the last three processes look after 15 s at least: every 5 s for each ticket in front.
+		// Otherwise the last three processes would look after 15 s at the earliest: every 5 s for each ticket in front.
 		limit = 10 * time.Second
 	)
 	for mode, command := range map[string][]string{
@@ -43,7 +43,7 @@ func TestQueue_IsDeleted(t *testing.T) {
 					}()
 				}
 				w.Await("they wait", func() bool { return w.Tickets() == processes })
-				looks := w.Executed("zrank") // of each call that looks at its ticket
+				looks := w.Executed("zrank") // one for each look of a call at its ticket
 				w.Await("each looks, the last time for long", func() bool { return w.Executed("zrank") >= looks+processes-1 })
 				w.Do(command...)
 				start := time.Now()
@@ -103,7 +103,7 @@ func TestQueue_MissingTicketsThatWereGranted(t *testing.T) {
 				looks++
 			}
 		}
-		// On a busy machine calls look by themselves, and once more where an answer is late.
+		// On a busy machine calls look by themselves, and again after a late reply.
 		require.Less(w, looks-int(r.Stats().Wakeups.Polls), paths-missing)
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// An owner that is renewed stays so, although the one before was not.
+// An owner that asked for renewal is renewed, although the previous one was not.
 func TestHandoff_BeginsRenewals(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
@@ -39,7 +39,7 @@ func TestHandoff_BeginsRenewals(t *testing.T) {
 	}
 }
 
-// An owner that is not renewed is not, although the one before was.
+// An owner that did not ask for renewal is not renewed, although the previous one was.
 func TestHandoff_EndsRenewals(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
@@ -68,7 +68,7 @@ func TestHandoff_EndsRenewals(t *testing.T) {
 	}
 }
 
-// The crash of an owner that asked for a short lease blocks nobody for the long one of the owner before.
+// The crash of an owner with a short lease does not block others for the long lease of the previous owner.
 func TestHandoff_KeepsNoLongLease(t *testing.T) {
 	t.Parallel()
 	kit.ExclusiveLocks(t, time.Minute, false, func(w *kit.World, f *kit.Flaky, l *lockregistry.Lock) {
@@ -87,7 +87,7 @@ func TestHandoff_KeepsNoLongLease(t *testing.T) {
 			require.LessOrEqual(w, w.Pttl(kit.Key(l)), c.after+c.after/2)
 			require.GreaterOrEqual(w, w.Pttl(kit.Key(l)), c.after)
 
-			// A nested lock, too, sets the lease that the owner asked for.
+			// A nested lock also sets the lease that the owner asked for.
 			require.NoError(w, g.Lock(l))
 			require.Equal(w, c.after, w.Pttl(kit.Key(l)))
 			require.NoError(w, g.Unlock(l))

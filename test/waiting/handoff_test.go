@@ -16,7 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// handoff is a process in fake time whose commands are seen.
+// handoff is a process in fake time whose commands are recorded.
 type handoff struct {
 	*kit.World
 	net *kit.Flaky
@@ -34,7 +34,7 @@ func handoffs(t *testing.T, test func(h *handoff), opts ...lockregistry.Option) 
 	})
 }
 
-// number is that of the hold which has the key.
+// number returns the number of the hold that has the key.
 func (h *handoff) number() int {
 	h.Helper()
 	value := h.Do("GET", kit.TheKey)
@@ -68,7 +68,7 @@ func (h *handoff) pass(from *kit.Goroutine, to <-chan error) {
 	}
 }
 
-// handed tells whether the hold was passed on, or released in Redis.
+// handed hands the lock over, and reports whether the hold stayed, without a release in Redis.
 func (h *handoff) handed(from *kit.Goroutine, to <-chan error) bool {
 	h.Helper()
 	number, releases := h.number(), h.net.Count("release")
@@ -119,7 +119,7 @@ func TestHandoff_NeedsNoCommand(t *testing.T) {
 	})
 }
 
-// A real server, and goroutines that lock and unlock as fast as they can.
+// On a real server, goroutines lock and unlock as fast as they can.
 func TestHandoff_OnRealServers(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const goroutines, rounds = 16, 200
@@ -150,7 +150,7 @@ func TestHandoff_OnRealServers(t *testing.T) {
 		w.Unlock(l)
 		all.Wait()
 		require.Equal(w, goroutines*rounds, inside)
-		// The queue may run empty now and then, and the lock is released then; it must not be the rule.
+		// The queue may run empty now and then, and then the lock is released; that must not be the rule.
 		w.Log(f.LockCommands(), "commands about locks")
 		require.Less(w, f.LockCommands(), goroutines*rounds/4)
 	})
@@ -172,7 +172,7 @@ func TestHandoff_InOrderOfArrival(t *testing.T) {
 				mu.Lock()
 				order = append(order, i)
 				mu.Unlock()
-				h.Pass(7 * time.Millisecond) // so that some are handed the lock, and some have to obtain it
+				h.Pass(7 * time.Millisecond) // so that some are handed the lock, and others have to obtain it
 				if err := h.l.Unlock(h.Context()); err != nil {
 					h.Error(err)
 				}
@@ -188,7 +188,7 @@ func TestHandoff_InOrderOfArrival(t *testing.T) {
 	})
 }
 
-// Each owner has a loss signal of its own: it ends with its own possession, whatever becomes of the hold.
+// Each owner has its own loss signal: it ends when that owner no longer has the hold, whatever happens to the hold.
 func TestHandoff_ContextsAtHandoff(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		a := h.first()
@@ -208,7 +208,7 @@ func TestHandoff_ContextsAtHandoff(t *testing.T) {
 		h.pass(b, has)
 		require.Equal(h, context.Canceled, context.Cause(ctx))
 
-		// The lease that began with a's lock is c's, and so is its loss, before the key can expire.
+		// c has the lease that began with a's lock, and learns of its loss before the key can expire.
 		ctx = c.Watch(h.l)
 		expiry := h.Pttl(kit.TheKey)
 		start := time.Now()
@@ -263,7 +263,7 @@ func TestHandoff_EndsWithTheLimit(t *testing.T) {
 						g = next
 						continue
 					}
-					// It is time to let others have the lock.
+					// The limit is over: others may have the lock.
 					require.Equal(h, c.limit, held)
 					number := h.number()
 					require.NoError(h, g.Unlock(h.l))
@@ -271,7 +271,7 @@ func TestHandoff_EndsWithTheLimit(t *testing.T) {
 					require.Greater(h, h.number(), number)
 					g = next
 
-					// The limit counts anew from here.
+					// From here the limit counts anew.
 					_, has = h.queue()
 					require.True(h, h.handed(g, has))
 					return
@@ -346,7 +346,7 @@ func TestHandoff_ToWhoWantsALongerLease(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		const lease = 10 * time.Second
 		for wanted, kept := range map[time.Duration]bool{
-			time.Second:              false, // the crash of its owner would keep everybody out for too long
+			time.Second:              false, // the crash of its owner would block everybody for too long
 			lease - 4*time.Second:    false,
 			lease - 3*time.Second:    true,
 			lease:                    true,
@@ -362,13 +362,13 @@ func TestHandoff_ToWhoWantsALongerLease(t *testing.T) {
 			require.NoError(h, next.Unlock(h.l))
 		}
 
-		// Also without a lease: what it asks for is then the registry's lease.
+		// The same without a lease: then the call asks for the registry's lease.
 		g := h.first(lockregistry.Lease(lease))
 		next, has := h.queue()
 		require.False(h, h.handed(g, has))
 		require.Equal(h, time.Minute, h.Pttl(kit.TheKey))
 
-		// A renewal by the owner makes room for longer ones, or takes it.
+		// A renewal by the owner makes longer leases fit, or no longer fit.
 		after, has := h.queue(lockregistry.Lease(time.Hour))
 		require.NoError(h, next.Do(func() error { return h.l.Renew(h.Context(), time.Hour) }))
 		require.True(h, h.handed(next, has))
@@ -376,7 +376,7 @@ func TestHandoff_ToWhoWantsALongerLease(t *testing.T) {
 		require.NoError(h, after.Do(func() error { return h.l.Renew(h.Context(), time.Second) }))
 		require.False(h, h.handed(after, has))
 
-		// Who wants more at the head of the queue is not overtaken by who would take less.
+		// A waiter at the head of the queue with a longer lease is not overtaken by one with a shorter lease.
 		more, gotMore := h.queue(lockregistry.Lease(time.Hour))
 		_, gotLess := h.queue(lockregistry.Lease(time.Second))
 		require.False(h, h.handed(last, gotMore))
@@ -415,7 +415,7 @@ func TestHandoff_RenewalGoesOnAcrossHandoff(t *testing.T) {
 		require.InDelta(h, int(held/(lease/3)), renewals, 1, "one renewal each third of the lease, however many owners there were")
 		require.Equal(h, 1, h.net.Count("obtain"))
 
-		// It ends with the last one.
+		// The handoffs end with the last one.
 		require.NoError(h, g.Unlock(h.l))
 		renewals = h.net.Count("renew")
 		h.Pass(2 * lease)
@@ -423,7 +423,7 @@ func TestHandoff_RenewalGoesOnAcrossHandoff(t *testing.T) {
 	}, lockregistry.WithRenewal(), lockregistry.WithLease(lease), lockregistry.WithHandoff(time.Hour))
 }
 
-// A waiter that gives up at the very moment at which the lock is handed to it has it or does not; there is no third way.
+// A waiter that gives up at the very moment when it is handed the lock either has it or does not.
 func TestHandoff_GivingUpAtHandoff(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []time.Duration{time.Hour, 0} {
@@ -452,7 +452,7 @@ func TestHandoff_GivingUpAtHandoff(t *testing.T) {
 							later, hasLater = h.queue()
 						}
 
-						// Both at the same moment, in no order.
+						// Both at the same moment, in any order.
 						unlocked := g.Start(func() error {
 							<-time.After(time.Second)
 							return h.l.Unlock(h.Context())
@@ -488,7 +488,7 @@ func TestHandoff_GivingUpAtHandoff(t *testing.T) {
 	}
 }
 
-// Two goroutines that act as one owner are both handed the lock, and both have to give it back.
+// Two goroutines of one owner are both handed the lock, and both have to release it.
 func TestHandoff_TwinsAtHandoff(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		g := h.first()
@@ -522,7 +522,7 @@ func TestHandoff_TwinsAtHandoff(t *testing.T) {
 	}, lockregistry.WithHandoff(time.Hour))
 }
 
-// Another process is not woken by a handoff, and gets the lock at once when it is over.
+// A handoff wakes no other process, which gets the lock at once when the handoffs are over.
 func TestHandoff_WakesNoOtherProcess(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		net := h.Flaky()
@@ -540,7 +540,7 @@ func TestHandoff_WakesNoOtherProcess(t *testing.T) {
 	}, lockregistry.WithHandoff(time.Hour))
 }
 
-// Do hands over too, and fn's context is its own.
+// Do hands over, too, and fn's context belongs to that call alone.
 func TestHandoff_DoHandsOver(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		const calls = 10
@@ -567,7 +567,7 @@ func TestHandoff_DoHandsOver(t *testing.T) {
 	})
 }
 
-// A hold that is lost while it is handed over is nobody's: the next owner obtains one of its own.
+// If the hold is lost while it is handed over, the next owner obtains one of its own.
 func TestHandoff_LostDuringHandoff(t *testing.T) {
 	t.Parallel()
 	losses := map[string]func(w *kit.World, r *lockregistry.Registry){
@@ -597,7 +597,7 @@ func TestHandoff_LostDuringHandoff(t *testing.T) {
 	}
 }
 
-// The next owner may find, when it wakes up, that the hold is gone, and that yet another one has the lock.
+// When the next owner wakes up, the hold may be gone, and yet another owner may have the lock.
 func TestHandoff_ForceUnlockDuringHandoff(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const holds = 3000

@@ -12,8 +12,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A call whose reply is lost leaves the queue, and its process repeats that for a while, since the command may come late. What
-// that costs the server must not grow with the queue: the slower a server, the more replies are late, and the more calls leave.
+// A call whose reply is lost leaves the queue, and its process repeats that for a while, since the command may arrive late. Its
+// cost on the server must not grow with the queue: the slower a server, the more replies are late, and the more calls leave.
 func TestQueue_LeavingCostsTheSameHoweverManyWait(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Lock(w.Registry().Obtain("42"), lockregistry.Lease(time.Hour))

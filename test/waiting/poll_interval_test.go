@@ -62,7 +62,7 @@ func TestPollInterval_PollingWakesAtTheEndOfTheLease(t *testing.T) {
 	})
 }
 
-// When the lease ends the waiter must not trust what it read once: the holder may have renewed.
+// When the lease ends the waiter must not rely on what it read earlier: the holder may have renewed.
 func TestPollInterval_PollingAfterARenewal(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		opts := []lockregistry.Option{kit.Polling, lockregistry.WithPollInterval(time.Minute)}
@@ -93,7 +93,7 @@ func TestPollInterval(t *testing.T) {
 		for _, c := range sent {
 			after = append(after, c.Sent.Sub(start))
 		}
-		// An attempt may need more than one command. The last one is made when the wait ends.
+		// An attempt may need more than one command. The last attempt is made when the wait ends.
 		require.Equal(w, []time.Duration{
 			0, 250 * time.Millisecond, 500 * time.Millisecond, 750 * time.Millisecond, 999 * time.Millisecond,
 		}, slices.Compact(after))
@@ -150,7 +150,7 @@ func TestPollInterval_RemovalsDoNotWaitForAPollInterval(t *testing.T) {
 	}
 }
 
-// A waiter whose network was away tries again soon after it is back, although the message of the release was lost.
+// A waiter tries again soon after a network outage, although the message about the release was lost.
 func TestPollInterval_WaitersDoNotWaitForAPollIntervalAfterAnOutage(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -171,7 +171,7 @@ func TestPollInterval_WaitersDoNotWaitForAPollIntervalAfterAnOutage(t *testing.T
 	})
 }
 
-// How long a process keeps a lock is the handoff limit's matter, 100 ms by default.
+// How long a process keeps a lock depends on the handoff limit, 100 ms by default, not on the poll interval.
 func TestPollInterval_DoesNotLastForAPollInterval(t *testing.T) {
 	handoffs(t, func(h *handoff) {
 		g := h.first()
@@ -187,8 +187,8 @@ func TestPollInterval_DoesNotLastForAPollInterval(t *testing.T) {
 	}, lockregistry.WithPollInterval(time.Hour))
 }
 
-// Durations near the longest are as long when something is added to them. If one became negative, a call would ask without
-// a pause.
+// Durations near the maximum do not overflow when something is added to them. A negative one would make a call ask without a
+// pause.
 func TestPollInterval_NearItsEnd(t *testing.T) {
 	t.Parallel()
 	const mostAsked = 10
@@ -209,7 +209,7 @@ func TestPollInterval_NearItsEnd(t *testing.T) {
 						}
 						require.Equal(w, "OK", w.Do(key...))
 						f.Fates("obtain", slices.Repeat([]kit.Fate{kit.Delivered}, mostAsked)...)
-						f.Fate("obtain", kit.Silence) // time does not pass while calls ask all the time
+						f.Fate("obtain", kit.Silence) // time would not pass if calls asked all the time
 						got := make(chan error, 1)
 						go func() {
 							got <- r.Do(w.Context(), "42", func(context.Context) error { return nil }, lockregistry.Wait(wait),
@@ -228,7 +228,7 @@ func TestPollInterval_NearItsEnd(t *testing.T) {
 	}
 }
 
-// A process that only polls leaves others their chance for as long as they may sleep, also when that is for ever.
+// A process that only polls leaves others their chance for as long as they may sleep, even if that is forever.
 func TestPollInterval_NearItsEndOthersHaveTheirChance(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		r := w.Registry(kit.Polling, lockregistry.WithPollInterval(math.MaxInt64), lockregistry.WithHandoff(0))
@@ -254,7 +254,7 @@ func TestPollInterval_NearItsEndOthersHaveTheirChance(t *testing.T) {
 	})
 }
 
-// stalling is a context whose Err may take a while, as the goroutine may that asks.
+// stalling is a context whose Err may take a while, as if the goroutine that asks were stopped.
 type stalling struct {
 	context.Context
 	err func() error
@@ -262,7 +262,7 @@ type stalling struct {
 
 func (c stalling) Err() error { return c.err() }
 
-// A call whose goroutine stands still until long after the end of its wait, wherever that is, sends nothing more, and ends.
+// A call whose goroutine is stopped until long after its wait, at whatever point, sends nothing more, and ends.
 func TestPollInterval_ACallThatStandsStillBeyondItsWait(t *testing.T) {
 	t.Parallel()
 	for after := range int32(6) {
@@ -287,7 +287,7 @@ func TestPollInterval_ACallThatStandsStillBeyondItsWait(t *testing.T) {
 				w.Pass(550 * time.Millisecond)
 				stalls.Store(after + 1)
 				err := <-result
-				if !errors.Is(err, lockregistry.ErrUnavailable) { // where the answer to a command came a minute late
+				if !errors.Is(err, lockregistry.ErrUnavailable) { // if the reply to a command came a minute late
 					require.ErrorIs(w, err, lockregistry.ErrTaken)
 				}
 				require.NotErrorIs(w, err, context.Canceled)

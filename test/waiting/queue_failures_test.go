@@ -18,19 +18,19 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// inQueue returns the tickets of the first lock, the first one first.
+// inQueue returns the tickets of the lock of 42, first to last.
 func inQueue(w *kit.World) []string {
 	w.Helper()
 	return strings.Fields(strings.Trim(w.Do("ZRANGEBYSCORE", kit.TheQueue, "0", "+inf"), "[]"))
 }
 
-// prompt has a waiting call look after its ticket, as a script does that has taken it out.
+// prompt has a waiting call look after its ticket, as a script does that has removed the ticket.
 func prompt(w *kit.World, ticket string) {
 	w.Helper()
 	require.Equal(w, "1", w.Do(append([]string{"PUBLISH"}, prompting(w, ticket)...)...))
 }
 
-// prompting is the channel and the message that do.
+// prompting returns the channel and the message for that.
 func prompting(w *kit.World, ticket string) []string {
 	w.Helper()
 	parts := regexp.MustCompile(`^(.*):(\d+)\|`).FindStringSubmatch(ticket)
@@ -38,7 +38,8 @@ func prompting(w *kit.World, ticket string) []string {
 	return []string{"orders-channel@" + parts[1], "d " + parts[2] + " 0 " + kit.TheKey}
 }
 
-// What passes while calls wait in the queue costs none of them its ticket, nor the path its queue: they look again.
+// Passing faults while calls wait in the queue cost no call its ticket, and the path does not lose its queue: the calls look
+// again.
 func TestQueue_WhatPassesCostsNobodyThePlace(t *testing.T) {
 	t.Parallel()
 	for name, begins := range kit.PassingFaults {
@@ -75,7 +76,7 @@ func TestQueue_WhatPassesCostsNobodyThePlace(t *testing.T) {
 					require.NoError(w, m.Unlock(m.Lock))
 				}
 				require.NoError(w, <-last)
-				// A server that refuses PING, too (MISCONF), may have kept who came last from a connection for wake-ups, for a while.
+				// A server that also refuses PING (MISCONF) may have kept the last call from a connection for wake-ups, for a while.
 				most := len(log.Lines("for now")) + len(log.Lines("no connection for wake-ups", name))
 				require.Len(w, log.Lines(), most)
 			})
@@ -115,7 +116,7 @@ func TestQueue_RefusedLooksCostNobodyThePlace(t *testing.T) {
 	}
 }
 
-// Nor does a server that is busy with somebody's script. It is so from the moment in which it has the calls look.
+// Nor does a server that is busy with another client's script, from the moment it makes the calls look.
 func TestQueue_ABusyServerCostsNobodyThePlace(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		var log kit.Journal
@@ -145,7 +146,7 @@ func TestQueue_ABusyServerCostsNobodyThePlace(t *testing.T) {
 	})
 }
 
-// Nor does one that was restarted and reads its data. The calls lose their connections for messages with it, so they ask for
+// Nor does one that was restarted and loads its data. The calls lose their connections for messages with it, so they ask for
 // tickets with new numbers, at the old places.
 func TestQueue_ALoadingServerCostsNobodyThePlace(t *testing.T) {
 	t.Parallel()
@@ -155,7 +156,7 @@ func TestQueue_ALoadingServerCostsNobodyThePlace(t *testing.T) {
 		w := kit.RealWorld(t, redistest.StartBinary(t, binary, "--key-load-delay", "100000", "--rdbcompression", "no"))
 		holder, queue := lockedAndQueued(w)
 		order := registriesOf(inQueue(w))
-		// While it loads, a server answers after each two megabytes.
+		// While loading, a server answers after every two megabytes.
 		w.Do("EVAL", `for i = 1, 40 do redis.call('SETRANGE', 'filler' .. i, 2200000, 'x') end`, "0")
 		w.Do("SAVE")
 		w.Server.Kill()
@@ -166,7 +167,7 @@ func TestQueue_ALoadingServerCostsNobodyThePlace(t *testing.T) {
 		}()
 		w.Server.Revive(t)
 		require.True(w, <-all, "each looks twice meanwhile")
-		// One look of each may have gone to the server that was killed.
+		// One look of each call may have gone to the server that was killed.
 		require.GreaterOrEqual(w, w.CommandStat("evalsha", "rejected_calls"), len(queue))
 		for i, m := range queue {
 			w.Await("it hears", func() bool { return w.Subscribers("orders-channel@"+order[i]) == 1 })
@@ -178,7 +179,7 @@ func TestQueue_ALoadingServerCostsNobodyThePlace(t *testing.T) {
 	})
 }
 
-// lookTwice waits until each of some calls has looked twice more, and tells whether they have while a server reads its data.
+// lookTwice waits until each of some calls has looked twice more, and reports whether they have done so in time.
 func lookTwice(queue []*kit.Member, before []int) bool {
 	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
 		if !slices.ContainsFunc(queue, func(m *kit.Member) bool {
@@ -216,7 +217,7 @@ func looksOf(queue []*kit.Member) (looks []int) {
 	return looks
 }
 
-// servedInOrder checks that calls have the lock one after another, once it is free.
+// servedInOrder checks that the calls get the lock one after another, once it is free.
 func servedInOrder(w *kit.World, holder *lockregistry.Lock, queue []*kit.Member) {
 	w.Helper()
 	w.Unlock(holder)
@@ -229,7 +230,7 @@ func servedInOrder(w *kit.World, holder *lockregistry.Lock, queue []*kit.Member)
 	}
 }
 
-// A release that is refused the queue in passing leaves the path its queue.
+// A release that is temporarily refused the queue does not take the queue from the path.
 func TestQueue_ReleaseWithoutMemory(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		var log kit.Journal
@@ -249,8 +250,8 @@ func TestQueue_ReleaseWithoutMemory(t *testing.T) {
 	})
 }
 
-// A release of which the server refuses the removal says so, and the key is removed as soon as the server takes that again. It
-// does not matter that the release is one that asks who else listens.
+// A release whose removal the server refuses returns an error, and the key is removed as soon as the server accepts that again.
+// That holds even for a release that asks who else listens.
 func TestQueue_AReleaseThatIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, begins := range kit.PassingFaults {
@@ -273,11 +274,11 @@ func TestQueue_AReleaseThatIsRefused(t *testing.T) {
 					now := strings.Fields(strings.Trim(w.Do("TIME"), "[]"))
 					seconds, err := strconv.ParseInt(now[0], 10, 64)
 					require.NoError(w, err)
-					newest := strconv.FormatInt(500-1000*seconds, 10) // half a second ago, and more
+					newest := strconv.FormatInt(500-1000*seconds, 10) // half a second ago, or more
 					require.Equal(w, "0", w.Do("ZADD", kit.TheQueue, newest, "open", newest, "wide"))
 					ends := begins(w)
 					err = g.Unlock(l)
-					if name == "OOM" { // which removes what it is told to
+					if name == "OOM" { // then servers still execute removals
 						require.NoError(w, err)
 					} else {
 						w.Fails(err, lockregistry.ErrUnavailable, "unlock", kit.TheKey)
@@ -294,7 +295,7 @@ func TestQueue_AReleaseThatIsRefused(t *testing.T) {
 	}
 }
 
-// A release that may not tell the process to which it has given the lock gives it to nobody.
+// A release that may not tell the process that it granted the lock to grants it to nobody.
 func TestQueue_AGrantThatMayNotBeTold(t *testing.T) {
 	t.Parallel()
 	for name, layout := range kit.Layouts {
@@ -319,7 +320,7 @@ func TestQueue_AGrantThatMayNotBeTold(t *testing.T) {
 	}
 }
 
-// Calls that wait with the longest poll interval ask for nothing meanwhile.
+// Calls that wait with the longest poll interval send nothing in the meantime.
 func TestQueue_LongestPollInterval(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		holder := w.Registry().Obtain("42")
@@ -338,11 +339,11 @@ func TestQueue_LongestPollInterval(t *testing.T) {
 	})
 }
 
-// A call is told late that it has a ticket. It was granted the lock in between, and that grant is over when it asks again: the
-// message says nothing about what the call has then.
+// A call learns late that it has a ticket. Meanwhile it was granted the lock, and that grant is over when it asks again: the
+// message about the grant does not count for what the call has then.
 func TestQueue_TheGrantOfATicketThatIsToldLate(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		const lease = 750 * time.Millisecond // so what takes more than a third of it is late, and no server suspect yet
+		const lease = 750 * time.Millisecond // so that replies are late after a third of it, which makes no server suspect yet
 		owner, next := w.Registry(lockregistry.WithHandoff(0)).Obtain("42"), w.Registry().Obtain("42")
 		w.Lock(owner)
 		m := w.Joins(w.Context()) // it listens from now on
@@ -367,14 +368,14 @@ func TestQueue_TheGrantOfATicketThatIsToldLate(t *testing.T) {
 	})
 }
 
-// A call that cannot listen tries once in a poll interval, so that it finds the windows that releases leave to it. Only before
-// its first try it waits for the window that its own process may have left.
+// A call that cannot listen tries once in each poll interval, so that it finds the windows that releases leave for it. Only
+// before its first try it waits for a window that its own process may have left.
 func TestQueue_WithoutItsConnectionACallTriesEachPollInterval(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		w.WithQueues()
 		f := w.Flaky()
 		client := f.Client(func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
-		_, giveBack := client.Dedicate() // so there is none for messages
+		_, giveBack := client.Dedicate() // so that there is none for messages
 		defer giveBack()
 		l := w.RegistryOn(client).Obtain("42")
 		w.Lock(l)
@@ -397,7 +398,7 @@ func TestQueue_WithoutItsConnectionACallTriesEachPollInterval(t *testing.T) {
 	})
 }
 
-// A call whose user may not set an expiry waits without a queue, and leaves none behind.
+// A call whose user may not set an expiry waits without a queue, and leaves no queue behind.
 func TestQueue_WithoutPermissionToSetAnExpiry(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		var log kit.Journal

@@ -26,8 +26,8 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Those who have waited for a second are told when they are the next ones: a release by one that has waited for so long is no
-// short one.
+// Calls that have waited for a second are told when they are next. A release after such a wait does not count as one of a short
+// wait.
 func TestQueue_TheNextOneIsTold(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		told := w.Heard(func(c rueidis.Client) rueidis.Completed {
@@ -66,7 +66,7 @@ func TestQueue_TheNextOneIsTold(t *testing.T) {
 	})
 }
 
-// springObtains is the script by which a registry of Spring Integration 7.1 tries. The server knows it from then on.
+// springObtains is the script with which a registry of Spring Integration 7.1 tries to lock. The server knows it from then on.
 const springObtains = `local lockClientId = redis.call('GET', KEYS[1])
 if lockClientId == ARGV[1] then
 	redis.call('PEXPIRE', KEYS[1], ARGV[2])
@@ -78,21 +78,21 @@ end
 return false
 `
 
-// triesLikeSpring tells whether a registry of Spring's would have got the lock just now.
+// triesLikeSpring reports whether a registry of Spring would have got the lock just now.
 func triesLikeSpring(client rueidis.Client) bool {
 	return kit.Reply(client, "EVAL", springObtains, "1", kit.TheKey, "java", "10000") == "1"
 }
 
-// triesByHand is the same for a client that nobody knows.
+// triesByHand is the same for a client whose commands are not known.
 func triesByHand(client rueidis.Client) bool {
 	return kit.Reply(client, "SET", kit.TheKey, "java", "NX", "PX", "10000") == "OK"
 }
 
-// Those without a ticket have the lock in time although others queue all the time.
+// Calls without a ticket get the lock in time although others queue all the time.
 func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 	t.Parallel()
 	require.Contains(t, protocol.Foreign(), kit.Digest(springObtains))
-	const allowance = 8 * time.Second // for a machine that is busy with other things: a call that starves gets nothing at all
+	const allowance = 8 * time.Second // for a busy machine: a call that starves gets nothing at all
 	for name, c := range map[string]struct {
 		limit time.Duration
 		asks  func(client rueidis.Client) bool
@@ -136,7 +136,7 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 					ctx, cancel := context.WithCancel(context.Background())
 					var done *sync.WaitGroup
 					switch processes {
-					case 0: // one, whose goroutines ask for leases with which they cannot hand the lock to each other
+					case 0: // one process, whose goroutines ask for leases with which they cannot hand the lock to each other
 						done = new(sync.WaitGroup)
 						l := w.Registry().Obtain("42")
 						for i := range 4 {
@@ -149,7 +149,7 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 								}
 							})
 						}
-					case 1: // whose goroutines hand the lock to each other, and have no tickets
+					case 1: // one process whose goroutines hand the lock to each other, and have no tickets
 						done = w.Saturate(ctx, w.Registry(), func() { <-time.After(500 * time.Microsecond) })
 					default:
 						done = new(sync.WaitGroup)
@@ -164,7 +164,7 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 						for start, last := began, began; ; last = time.Now() {
 							<-tries
 							got := c.asks(java)
-							if name == "polls" && time.Since(last) > barging.Window { // it may have missed one: it waits for the next
+							if name == "polls" && time.Since(last) > barging.Window { // it may have missed a window: it waits for the next one
 								start = time.Now()
 							}
 							if got {
@@ -175,7 +175,7 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 						}
 						const release = "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])"
 						kit.Reply(java, "EVAL", release, "1", kit.TheKey, kit.TheChannel)
-						<-tries // its own message, maybe
+						<-tries // perhaps its own message
 					}
 					w.Log(all)
 					slices.Sort(all)
@@ -186,10 +186,10 @@ func TestQueue_ThoseWithoutATicketDoNotStarve(t *testing.T) {
 	}
 }
 
-// wide is the time from which long windows are counted, and what happened since.
+// wide returns the time from which long windows are counted, and what has happened since.
 func wide(w *kit.World) string { return w.Do("ZSCORE", kit.TheQueue, "wide") }
 
-// takesTurns has three processes take turns with sections of a second, until the test ends, and the first releases be over.
+// takesTurns has three processes take turns with such sections until the test ends.
 func takesTurns(w *kit.World, section time.Duration) (handoffs func() []time.Duration) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -214,7 +214,7 @@ func takesTurns(w *kit.World, section time.Duration) (handoffs func() []time.Dur
 				released = time.Now()
 				mu.Unlock()
 				err := l.Unlock(context.WithoutCancel(ctx))
-				// A busy machine may not lengthen the short lease of a grant in time, or answer in time.
+				// On a busy machine the short lease of a grant may not be lengthened in time, or a reply may be late.
 				if err != nil && !errors.Is(err, lockregistry.ErrLockLost) && !kit.TookLong(err) {
 					w.Error(err)
 				}
@@ -229,8 +229,8 @@ func takesTurns(w *kit.World, section time.Duration) (handoffs func() []time.Dur
 	}
 }
 
-// Where nobody is who tries without a ticket, no handoff waits for one, however long the sections are. One who comes later has
-// the lock in time: the server knows its script, and the process that releases has asked since.
+// If nobody tries without a ticket, no handoff waits for such a call, however long the sections are. One that comes later gets
+// the lock in time: the server knows its script, and the releasing process has asked for that since.
 func TestQueue_NobodyWaitsForWhoIsNotThere(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		handoffs := takesTurns(w, time.Second)
@@ -245,7 +245,7 @@ func TestQueue_NobodyWaitsForWhoIsNotThere(t *testing.T) {
 		var all []time.Duration
 		for round := range 3 {
 			start := time.Now()
-			if round == 1 { // the server knows its script again with its next try
+			if round == 1 { // the server knows its script again after its next try
 				require.False(w, triesLikeSpring(java))
 				w.Do("SCRIPT", "FLUSH")
 			}
@@ -255,14 +255,14 @@ func TestQueue_NobodyWaitsForWhoIsNotThere(t *testing.T) {
 			w.Await("others have it", func() bool { return strings.Contains(w.Do("GET", kit.TheKey), ":") })
 		}
 		w.Log(all)
-		for _, d := range all { // 4 s at most, and 15 s if nothing was known of it, on a machine that may be busy
+		for _, d := range all { // at most 4 s, and 15 s if nothing was known about it; a machine may be busy
 			require.Less(w, d, 8*time.Second)
 		}
 	})
 }
 
-// A client that nobody knows waits for 15 s at most. Once it has had the lock while others waited it is seen, and waits no longer
-// than Java.
+// A client whose commands are not known waits at most 15 s. Once it has had the lock while others waited, it is noticed, and
+// then waits no longer than Java does.
 func TestQueue_WhoIsNotKnownWaitsLonger(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		takesTurns(w, 50*time.Millisecond)
@@ -289,19 +289,19 @@ func TestQueue_WhoIsNotKnownWaitsLonger(t *testing.T) {
 	})
 }
 
-// Where the user may not ask for scripts, nobody knows that it is quiet.
+// If the user may not ask for scripts, nobody knows that no such client is there, and windows are left.
 func TestQueue_WithoutPermissionToAskForScripts(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Do("ACL", "SETUSER", "default", "-script")
 		handoffs := takesTurns(w, 50*time.Millisecond)
 		w.Await("they have begun", func() bool { return len(handoffs()) >= 2 })
-		for counted := wide(w); counted == wide(w); <-time.After(5 * time.Millisecond) { // each 1.7 s
+		for counted := wide(w); counted == wide(w); <-time.After(5 * time.Millisecond) { // every 1.7 s
 			require.Less(w, len(handoffs()), 100)
 		}
 	})
 }
 
-// Tickets are served in the order in which they came, whoever's they are.
+// Tickets are served in the order of their arrival, whichever processes have them.
 func TestQueue_TicketsAreServedInOrder(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const processes, rounds = 3, 3
@@ -325,8 +325,8 @@ func TestQueue_TicketsAreServedInOrder(t *testing.T) {
 	})
 }
 
-// owners returns a function that returns the client ids of the registries that the server has made owners of the first lock, in
-// the order in which it did. Their calls may learn of that late, or when it is over.
+// owners returns a function that returns the client ids of the registries that the server has made owners of the lock of 42, in
+// that order. Their calls may learn of that late, or when it is over.
 func owners(w *kit.World) (all func() []string) {
 	w.Helper()
 	conn, err := w.Dial(w.Context())
@@ -355,8 +355,8 @@ func owners(w *kit.World) (all func() []string) {
 	}
 }
 
-// servesInOrder has processes wait, one after another, until a holder has crashed, and checks that the server serves them in
-// this order as leases end. A process that stands still for all of its grant is served once more, which does not count.
+// servesInOrder has processes wait, one after another, behind a holder that crashes. It checks that the server serves them in
+// this order as leases end. A process that misses its whole grant is served again, which does not count.
 func servesInOrder(w *kit.World, processes []*lockregistry.Registry, wait func(r *lockregistry.Registry) error) {
 	w.Helper()
 	crashes := w.Registry(lockregistry.WithLease(3*time.Second), lockregistry.WithRenewal())
@@ -385,7 +385,7 @@ func servesInOrder(w *kit.World, processes []*lockregistry.Registry, wait func(r
 	require.Equal(w, first, served)
 }
 
-// So they are when a lease ends, also when the first one looks later than the second one does.
+// The same when a lease ends, even if the first one looks later than the second one.
 func TestQueue_TicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
 	t.Parallel()
 	for name, layout := range map[string]observe.Layout{
@@ -409,7 +409,7 @@ func TestQueue_TicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
 	}
 }
 
-// So they are when many short leases end.
+// The same when many short leases end.
 func TestQueue_ManyTicketsAreServedInOrderWhenLeasesEnd(t *testing.T) {
 	t.Parallel()
 	for name, wait := range map[string]func(ctx context.Context, r *lockregistry.Registry) error{
@@ -442,7 +442,7 @@ func TestQueue_WhoGivesUpLeavesTheQueue(t *testing.T) {
 		reason error
 	}{
 		"cancelled": {nil, func(_ *kit.Member, cancel context.CancelFunc) { cancel() }, context.Canceled},
-		"timed out": { // it must have a ticket by then, and another behind it
+		"timed out": { // by then it must have a ticket, with another one behind it
 			[]lockregistry.LockOption{lockregistry.Wait(4 * time.Second)},
 			func(*kit.Member, context.CancelFunc) {}, lockregistry.ErrTaken,
 		},
@@ -477,7 +477,7 @@ func TestQueue_WhoGivesUpLeavesTheQueue(t *testing.T) {
 	}
 }
 
-// A grant that crosses with the end of the call is passed on, whichever of the two is late.
+// A grant that crosses with the end of its call is passed on, whichever of the two is late.
 func TestQueue_GrantThatCrossesWithTheEnd(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]string{"the grant is late": kit.Grant, "the leave is late": "release"} {
@@ -488,12 +488,12 @@ func TestQueue_GrantThatCrossesWithTheEnd(t *testing.T) {
 					holder := w.Registry(kit.WithWakeup(kit.WakeupTracking)).Obtain("42") // opens no short windows
 					w.Lock(holder)
 					ctx, cancel := context.WithCancel(w.Context())
-					ranks := w.Executed("zrank") // one for each ticket, and for each look at one
+					ranks := w.Executed("zrank") // one for each ticket, and for each look at a ticket
 					first := w.Joins(ctx, lockregistry.WithPollInterval(kit.NoPoll), kit.WithWakeup(kit.WakeupPubSub))
 					second := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
 					tries, since := 0, time.Now()
 					w.Await("the first one has looked, and sleeps", func() bool {
-						looks := first.Net.Seen(netfault.Match{Name: "obtain", Asks: "check"}) // when it has subscribed
+						looks := first.Net.Seen(netfault.Match{Name: "obtain", Asks: "check"}) // once it has subscribed
 						if now := first.Net.Count("obtain"); now != tries || len(looks) == 0 || w.Executed("zrank") < ranks+3 {
 							tries, since = now, time.Now()
 						}
@@ -537,7 +537,7 @@ func TestQueue_GrantThatCrossesWithTheEnd(t *testing.T) {
 	}
 }
 
-// A grant whose message is lost is found by looking, before it is over.
+// A call whose grant message is lost finds the grant by looking, before it is over.
 func TestQueue_LostGrant(t *testing.T) {
 	t.Parallel()
 	lost := func(w *kit.World, mode kit.Wakeup) {
@@ -545,8 +545,8 @@ func TestQueue_LostGrant(t *testing.T) {
 		w.Lock(holder)
 		m := w.Joins(w.Context(), kit.WithWakeup(mode))
 		m.Net.Fates(kit.Grant, kit.Fate{Lost: true})
-		// A release more than 100 ms after the last window would leave the key free for a moment instead, and grant it to nobody. So
-		// the last one was just now; on a busy machine that may be too long ago, too.
+		// A release more than 100 ms after the last window would leave the key free for a moment instead of granting it. So the last
+		// window is set to just now; on a busy machine even that may be too long ago.
 		for rounds := 1; ; rounds++ {
 			w.Pending(m.Result)
 			if !w.Fake {
@@ -584,8 +584,8 @@ func TestQueue_LostGrant(t *testing.T) {
 	}
 }
 
-// A process that stands still, while the server counts it as a subscriber, is granted the lock in vain, and blocks those behind
-// it for not much longer than the short lease of a grant. So does each of several.
+// A stopped process that the server still counts as a subscriber is granted the lock in vain. It blocks those behind it for
+// little longer than the short lease of a grant, and so does each of several such processes.
 func TestQueue_GrantToAProcessThatStandsStill(t *testing.T) {
 	t.Parallel()
 	for dead, limit := range map[int]time.Duration{1: 1500 * time.Millisecond, 2: 2700 * time.Millisecond} {
@@ -612,7 +612,7 @@ func TestQueue_GrantToAProcessThatStandsStill(t *testing.T) {
 	}
 }
 
-// When it goes on, it has its place again, in front of those that came after it.
+// When the process is resumed, it has its place again, in front of those that came after it.
 func TestQueue_AMissedGrantCostsNoPlace(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		holder := w.Registry().Obtain("42")
@@ -635,8 +635,8 @@ func TestQueue_AMissedGrantCostsNoPlace(t *testing.T) {
 	})
 }
 
-// Calls come and give up all the time, in several processes, and some messages are lost: two never have the lock at once, it goes
-// on, and nothing stays behind.
+// Calls keep coming and giving up, in several processes, and some messages are lost. Two never have the lock at the same time,
+// there is progress, and nothing stays behind.
 func TestQueue_GivingUpInTheQueue(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -661,7 +661,7 @@ func TestQueue_GivingUpInTheQueue(t *testing.T) {
 					l := r.Obtain("42")
 					for range goroutines {
 						all.Go(func() {
-							// On a busy machine few of these calls have the time for a lock.
+							// On a busy machine few of these calls have enough time for a lock.
 							rare := func() bool { return min(entered.Load(), gaveUp.Load()) <= 100 && time.Since(begin) < time.Minute }
 							for time.Since(begin) < lasts || rare() {
 								if c.losses && rand.N(20) == 0 {
@@ -693,7 +693,7 @@ func TestQueue_GivingUpInTheQueue(t *testing.T) {
 				start := time.Now()
 				w.Await("nothing is left", func() bool { return w.Free(kit.TheKey) && w.Tickets() == 0 })
 				require.Less(w, time.Since(start), kit.AtOnce)
-				for _, r := range registries { // it works as ever
+				for _, r := range registries { // the registry works as usual
 					w.Lock(r.Obtain("42"))
 					w.Unlock(r.Obtain("42"))
 				}
@@ -726,7 +726,7 @@ func TestQueue_DeadProcessIsSkipped(t *testing.T) {
 	})
 }
 
-// Whatever becomes of the queue, who waits has the lock at once, and a line is logged where there can be none.
+// Whatever happens to the queue, a waiting call gets the lock at once, and a line is logged if there can be no queue.
 func TestQueue_ThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -771,10 +771,11 @@ func TestQueue_ThatIsGone(t *testing.T) {
 	}
 }
 
-// A granted hold has its full lease soon, and goroutines of the process hand it on before that, too.
+// A granted hold soon has its full lease, and goroutines of the process can hand it on even before that.
 func TestQueue_GrantIsLengthened(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		// On a busy machine a grant of a second may be over before its renewal comes, and is not handed off when little is left of it.
+		// On a busy machine a grant of a second may be over before its renewal arrives, and it is not handed on when little of it is
+		// left.
 		lengthened := func() (after time.Duration, lost bool) {
 			holder := w.Registry().Obtain("42")
 			w.Lock(holder)
@@ -813,22 +814,22 @@ func TestQueue_GrantIsLengthened(t *testing.T) {
 	})
 }
 
-// A window for those without a ticket is due when tickets have kept the key from them for a while. A long hold of a lock that was
-// free has not, so the one who waits behind it has the lock at once; and so it is when nobody has waited for a while, but not
-// each time.
+// A window for calls without a ticket is due when tickets have kept the key from them for a while. A long hold of a lock that
+// was free does not count, so the call behind it gets the lock at once. The same if nobody has waited for a while, but not
+// every time.
 func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
-		// passes makes times in the queue as old as if the server's clock had gone on.
+		// passes makes times in the queue as old as if the server's clock had advanced.
 		passes := func(d time.Duration, members ...string) {
 			w.Do(append([]string{"EVAL", `for _, member in ipairs(ARGV) do
 				local score = tonumber(redis.call('ZSCORE', KEYS[2], member) or 0)
 				if score < -1 then redis.call('ZINCRBY', KEYS[2], KEYS[1], member) end
 			end`, "2", strconv.FormatInt(d.Milliseconds(), 10), kit.TheQueue}, members...)...)
 		}
-		const due = 20 * time.Second // after that a window is due, whether a process has learned in time that it is quiet or not
+		const due = 20 * time.Second // then a window is due, whether or not a process has learned in time that no such call is there
 		holder := w.Registry().Obtain("42")
-		told := uint64(0) // windows of which that process knew
-		// follows has another process follow a long hold, and tells whether it had to wait for a window.
+		told := uint64(0) // windows that the process knew of
+		// follows has another process follow a long hold, and reports whether it had to wait for a window.
 		follows := func() (window bool) {
 			w.Lock(holder)
 			since, m := time.Now(), w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
@@ -844,14 +845,14 @@ func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 			passes(3*time.Second, "open", "wide")
 			return window
 		}
-		follows() // a rush begins
+		follows() // the rush begins
 		require.False(w, follows(), "it was put off")
 		require.Zero(w, told)
 		require.True(w, follows(), "but not twice")
 		require.LessOrEqual(w, told, uint64(1)) // on a busy machine it looks only when the window is over
 		require.False(w, follows())
 
-		// Goroutines of one process have it at once, too, although the process has had its time.
+		// Goroutines of one process get it at once, too, even after the handoff limit.
 		g := w.Goroutine()
 		w.Do("DEL", kit.TheQueue)
 		const atOnce = 50 * time.Millisecond // a window is longer
@@ -868,7 +869,7 @@ func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 		}
 		w.Within(atOnce, all)
 
-		// Those who take the lock from each other leave a window when it is time, however long each has it.
+		// Processes that take the lock from each other leave a window when it is due, however long each has the lock.
 		w.Lock(holder)
 		since := time.Now()
 		a := w.Joins(w.Context(), lockregistry.WithPollInterval(kit.NoPoll))
@@ -889,7 +890,7 @@ func TestQueue_ALongHoldIsFollowedAtOnce(t *testing.T) {
 	})
 }
 
-// A call that does not wait shows itself when another one has just not got the lock either: somebody tries again and again.
+// A try without waiting is noticed if another one has failed just before: somebody tries again and again.
 func TestQueue_WhoTriesAgainAndAgainIsSeen(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		holder := w.Registry().Obtain("42")
@@ -912,7 +913,7 @@ func TestQueue_WhoTriesAgainAndAgainIsSeen(t *testing.T) {
 	})
 }
 
-// A key that goes away although tickets wait is the first one's at once.
+// If the key goes away while tickets wait, the first call gets the lock at once.
 func TestQueue_KeyThatGoesAway(t *testing.T) {
 	t.Parallel()
 	for name, command := range map[string][]string{
@@ -951,7 +952,7 @@ func TestQueue_KeyThatGoesAway(t *testing.T) {
 	}
 }
 
-// With WakeupPubSub nothing tells of a key that goes away in silence. The first in the queue polls then, and no other does.
+// With WakeupPubSub nothing reports a key that goes away silently. Then the first in the queue polls, and no other call does.
 func TestQueue_FirstInTheQueuePolls(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		const poll = 50 * time.Millisecond
@@ -962,7 +963,8 @@ func TestQueue_FirstInTheQueuePolls(t *testing.T) {
 		tries := first.Net.Count("obtain")
 		const polls = 20
 		w.Await("it polls", func() bool { return first.Net.Count("obtain") >= tries+polls })
-		// It looks for the first time after a second, and then each five: a busy machine needs that long for the polls.
+		// The second call looks for the first time after a second, and then every five: a busy machine may need that long for the
+		// polls.
 		require.LessOrEqual(w, second.Net.Count("obtain")-before, polls/4)
 		w.Pending(first.Result)
 		start := time.Now()
@@ -975,9 +977,9 @@ func TestQueue_FirstInTheQueuePolls(t *testing.T) {
 	})
 }
 
-// A server before version 7 may replicate scripts whole, and then refuses what they write once they have asked for the time,
-// unless they have said before that their commands are to be replicated. Queues, windows and grants work all the same. Newer
-// servers do not know the setting.
+// A server before version 7 may replicate whole scripts. Then it refuses their writes once they have asked for the time, unless
+// they have first switched to replicating commands. Queues, windows and grants work all the same. Newer servers do not have the
+// setting.
 func TestQueue_QueuesWhereScriptsAreReplicatedWhole(t *testing.T) {
 	t.Parallel()
 	for name, locks := range map[string]func(r *lockregistry.Registry) []*lockregistry.Lock{

@@ -18,9 +18,9 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// Registries, as processes would have them, and goroutines all add one to the same counter, in two steps that only a lock
-// makes one. The second step is refused when the lock has another hold by then. That is right only where the owner is told that
-// its lease was over, as on a machine that is very busy.
+// Registries, as several processes would have them, and goroutines all add one to the same counter, in two steps that only a
+// lock makes atomic. The second step is refused if the lock has another hold by then. That may happen only if the owner learns
+// that its lease was over, as on a very busy machine.
 func TestStress_NoUpdateIsLost(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]lockregistry.Option{
@@ -66,7 +66,7 @@ func TestStress_NoUpdateIsLost(t *testing.T) {
 	}
 }
 
-// counter is a number in Redis, for those who have the lock.
+// counter is a number in Redis that a lock protects.
 type counter struct {
 	*kit.World
 	client rueidis.Client
@@ -82,7 +82,7 @@ func (c counter) read() (value int64, holder string) {
 	return value, strings.TrimSuffix(reply[1], "+")
 }
 
-// add adds one, in two steps, unless another hold has the lock by the second.
+// add adds one, in two steps, unless another hold has the lock by the second step.
 func (c counter) add() bool {
 	const script = `local holder = redis.call('GET', KEYS[2])
 		if not holder or string.gsub(holder, '%+$', '') ~= ARGV[2] then return 0 end
@@ -97,7 +97,7 @@ func (c counter) add() bool {
 	return written
 }
 
-// Calls of all kinds at random, with contexts that end at any time, on a network that fails: whoever is told that it has
+// Calls of all kinds at random, with contexts that end at any time, on a network that fails: a caller that is told that it has
 // the lock has it alone, and in the end nothing is left.
 func TestStress_Alone(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {

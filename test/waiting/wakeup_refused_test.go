@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// In its last millisecond a key has 0 left, which is not the same as no end.
+// In its last millisecond a key has 0 ms left, which is not the same as having no end.
 func TestWakeup_LastMillisecond(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -38,7 +38,7 @@ func TestWakeup_LastMillisecond(t *testing.T) {
 	})
 }
 
-// A key that has become another kind of lock is found out also when its changes wake the waiter more often than it polls.
+// A waiter finds that a key has become another kind of lock, even if its changes wake it more often than it polls.
 func TestWakeup_WrongTypeThatChangesOften(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		waits := w.Registry(lockregistry.WithPollInterval(50 * time.Millisecond))
@@ -59,9 +59,9 @@ func TestWakeup_WrongTypeThatChangesOften(t *testing.T) {
 	})
 }
 
-// What can go wrong between a try that fails, listening, and sleep.
+// What can go wrong between a failed try, listening, and sleep.
 
-// A waiter whose channel is refused, while those of others are not, polls, and no more often than that.
+// A waiter whose channel is refused, while those of others are not, polls at its poll interval.
 func TestWakeup_OneRefusedChannelOfSeveral(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const poll = 100 * time.Millisecond
@@ -86,7 +86,7 @@ func TestWakeup_OneRefusedChannelOfSeveral(t *testing.T) {
 	})
 }
 
-// A key that is there is not in the way of a reader when it is that of other readers.
+// A key that belongs to other readers does not stop a reader.
 func TestWakeup_ReaderSeesADowngradeWhileItListens(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -111,7 +111,7 @@ func TestWakeup_ReaderSeesADowngradeWhileItListens(t *testing.T) {
 	})
 }
 
-// A call that is about to listen when the registry is closed tries no more.
+// A call that is about to listen when the registry is closed does not try again.
 func TestWakeup_NoTryAfterClose(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		f := w.Flaky()
@@ -135,9 +135,9 @@ func TestWakeup_NoTryAfterClose(t *testing.T) {
 	})
 }
 
-// Two registries on one client have one connection for messages, and their prefixes need not have the same rights. Here the user
+// Two registries on one client share one connection for messages, and the rights for their prefixes may differ. Here the user
 // may subscribe to the channels of both, but publish only on those of one: a release of the other could not tell a waiting call
-// that it has the lock. So what one registry has proven about its channel says nothing about the channel of the other.
+// that it has the lock. So what one registry has verified for its channel does not count for the other's channel.
 func TestWakeup_TwoPrefixesOfDifferentRights(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		w.Do("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "resetchannels", "&orders-channel*")

@@ -22,13 +22,13 @@ import (
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
 
-// A lock that is released while a waiter is about to listen, but does not yet, is not missed.
+// A lock that is released just before a waiter listens is not missed.
 func TestWakeup_ReleaseBeforeTheWaiterListens(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		mode  kit.Wakeup
-		asks  string // with what it listens
-		first int    // so many of them are delivered
+		asks  string // the command with which it listens
+		first int    // how many of these are delivered first
 	}{
 		"auto, tracking":      {kit.WakeupAuto, "PTTL", 0},
 		"pubsub, connecting":  {kit.WakeupPubSub, "SUBSCRIBE", 0},
@@ -50,7 +50,7 @@ func TestWakeup_ReleaseBeforeTheWaiterListens(t *testing.T) {
 				if w.Fake {
 					w.Settle()
 				}
-				if w.Fake || c.asks == "PTTL" { // else one of its first looks may come late to a real server, and finds the key gone
+				if w.Fake || c.asks == "PTTL" { // otherwise one of its first looks may reach a real server late, and find the key gone
 					w.Pending(result)
 				}
 				start := time.Now()
@@ -91,7 +91,7 @@ func TestWakeup_AtOnce(t *testing.T) {
 				}
 				w.Log(all)
 			}
-			if mode != kit.WakeupTracking { // miniredis cannot
+			if mode != kit.WakeupTracking { // miniredis lacks tracking
 				t.Run("miniredis", func(t *testing.T) { kit.FakeWorld(t, test) })
 			}
 			kit.RealWorlds(t, test)
@@ -118,7 +118,7 @@ func TestWakeup_ByAJavaService(t *testing.T) {
 						w.Settle()
 						w.Do("DEL", kit.TheKey)
 						w.Settle()
-						w.Pending(result) // so it is the message that wakes
+						w.Pending(result) // so that the message wakes it
 					}
 					start := time.Now()
 					w.Do("EVAL", "redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[1], KEYS[1])", "1", kit.TheKey, channel)
@@ -185,7 +185,7 @@ func TestWakeup_ReleasesArePublished(t *testing.T) {
 				l := w.Registry(c.options...).Obtain("42")
 				w.Lock(l)
 				w.Lock(l)
-				w.Unlock(l) // not the last one: nothing to publish
+				w.Unlock(l) // not the last one, so nothing is published
 				w.Unlock(l)
 				w.Do("PUBLISH", kit.TheChannel, "the end")
 				w.Do("PUBLISH", kit.OldChannel, "the end")
@@ -217,7 +217,7 @@ func TestWakeup_LateReleasePublishesNothing(t *testing.T) {
 	})
 }
 
-// Whatever makes the key go away wakes who tracks it.
+// Whatever makes the key go away wakes the waiter that tracks it.
 func TestWakeup_TrackingWakesOnAnyRemoval(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]kit.Wakeup{
@@ -258,7 +258,7 @@ func TestWakeup_TrackingWakesOnAnyRemoval(t *testing.T) {
 					w.Await(c.name+": the key is tracked", func() bool { return w.Tracked() == 1 })
 					w.Pending(result)
 
-					// A change that is none for the waiter wakes it in vain, and it has the key tracked again.
+					// A change that does not free the lock wakes the waiter in vain, and it has the key tracked again.
 					looks := w.Executed("pttl")
 					w.Do("PERSIST", "orders:"+path)
 					w.Do("PEXPIRE", "orders:"+path, "600000")
@@ -276,7 +276,7 @@ func TestWakeup_TrackingWakesOnAnyRemoval(t *testing.T) {
 	}
 }
 
-// A holder that crashes says nothing any more, and its key stays until the lease ends.
+// A crashed holder publishes nothing, and its key stays until the lease ends.
 func TestWakeup_CrashOfTheHolder(t *testing.T) {
 	t.Parallel()
 	modes := map[string]kit.Wakeup{"poll": kit.WakeupPoll}
@@ -330,7 +330,7 @@ func TestWakeup_CrashOfTheHolder(t *testing.T) {
 					kit.RealWorlds(t, func(w *kit.World) {
 						var all []time.Duration
 						for range 3 {
-							all = append(all, crash(w, 2*time.Second)) // others wait before it is over, also on a busy machine
+							all = append(all, crash(w, 2*time.Second)) // so that others wait before it is over, even on a busy machine
 						}
 						w.Within(300*time.Millisecond, all)
 					})
@@ -340,8 +340,8 @@ func TestWakeup_CrashOfTheHolder(t *testing.T) {
 	}
 }
 
-// Whatever the user may not do, and the server cannot do, waiting calls wake in the way that is left, or poll, and locks
-// work; the log tells what is missing, once.
+// Whatever the user may not do, or the server cannot do, waiting calls wake in the way that is left, or poll, and locks work.
+// The log says once what is missing.
 func TestWakeup_Fallbacks(t *testing.T) {
 	t.Parallel()
 	const (
@@ -354,7 +354,7 @@ func TestWakeup_Fallbacks(t *testing.T) {
 	everything := []kit.Wakeup{kit.WakeupAuto, kit.WakeupPubSub, kit.WakeupTracking}
 	type outcome struct {
 		wakes  bool     // at once, when another registry with the same rights releases
-		logged []string // what the log says, each once, and nothing else
+		logged []string // everything in the log, each once
 	}
 	for name, c := range map[string]struct {
 		rights   []string
@@ -451,7 +451,7 @@ func TestWakeup_Fallbacks(t *testing.T) {
 					}
 					holds, waits := made(), made(log.Option())
 
-					const rounds = 3 // what is missing is not said again
+					const rounds = 3 // what is missing is not logged again
 					for round := range rounds {
 						path := strconv.Itoa(round + 42)
 						w.Lock(holds.Obtain(path))
@@ -494,7 +494,7 @@ func listens(w *kit.World, path string) {
 	})
 }
 
-// What the server does not know is found out from its answer.
+// The library learns from the server's replies what the server does not support.
 func TestWakeup_ServerWithoutTracking(t *testing.T) {
 	t.Parallel()
 	for name, mode := range kit.Wakeups {
@@ -536,8 +536,8 @@ func TestWakeup_ServerWithoutTracking(t *testing.T) {
 	}
 }
 
-// Version 2 of the protocol has no pushed messages: nothing can tell of a change of a key, though the server lets a client
-// ask for it.
+// Version 2 of the protocol has no pushed messages: nothing can report a change of a key, although the server lets a client ask
+// for it.
 func TestWakeup_ProtocolWithoutTracking(t *testing.T) {
 	t.Parallel()
 	for name, mode := range kit.Wakeups {
@@ -574,7 +574,7 @@ func TestWakeup_ProtocolWithoutTracking(t *testing.T) {
 					require.NoError(w, g.Unlock(waits.Obtain("42")))
 				}
 				extra := len(w.Connections("name=old")) - 1
-				if extra > 2 { // the client needs one of its own for each of commands and subscriptions then
+				if extra > 2 { // the client then needs one for commands and one for subscriptions
 					w.Errorf("%d connections more than without waiters", extra)
 				}
 				if mode != kit.WakeupPubSub {
@@ -603,7 +603,7 @@ func TestWakeup_KilledConnectionComesBack(t *testing.T) {
 				}
 				const kills = 5
 				for kill := range kills {
-					// The connection that listens, a new one each time, and it listens.
+					// The listening connection is a new one each time.
 					var id int
 					w.Await("a connection that listens", func() bool {
 						for _, line := range w.Connections("name=waits") {
@@ -622,7 +622,7 @@ func TestWakeup_KilledConnectionComesBack(t *testing.T) {
 					})
 					seen[id] = true
 					if kill == kills-1 {
-						break // this one is left alone
+						break // this one stays
 					}
 					if mode == kit.WakeupPubSub {
 						w.Do("CLIENT", "KILL", "TYPE", "pubsub")
@@ -659,7 +659,7 @@ func TestWakeup_ServerRestartsWhileACallWaits(t *testing.T) {
 				require.NoError(w, <-result, "the restart dropped the key")
 				require.NoError(w, g.Unlock(waits.Obtain("42")))
 
-				// The next one waits as ever, and wakes at once.
+				// The next one waits as usual, and wakes at once.
 				holds := w.Waker(mode)
 				patient := w.Goroutine()
 				w.Lock(holds.Obtain("42"))
@@ -685,7 +685,7 @@ func TestWakeup_OneConnectionMore(t *testing.T) {
 				for range registries {
 					waits = append(waits, w.RegistryOn(client, kit.WithWakeup(mode), lockregistry.WithPollInterval(kit.NoPoll)))
 				}
-				// There is one more for half a minute after an answer that a busy machine has made late.
+				// There is one more for half a minute after a late reply on a busy machine.
 				connections := func(n int, why string) {
 					w.Helper()
 					require.True(w, redistest.Await(time.Minute, func() bool { return len(w.Connections("name=waits")) == n }), why)
@@ -750,7 +750,7 @@ func TestWakeup_PollingOpensNoConnection(t *testing.T) {
 		w.Pending(result)
 		w.Do("DEL", kit.TheKey)
 		require.NoError(w, <-result)
-		if w.Fake { // where no answer is late: after one that is late a command has another connection
+		if w.Fake { // no reply is late there: after a late one a command uses another connection
 			require.EqualValues(w, 1, dials.Load())
 			return
 		}
@@ -787,7 +787,7 @@ func TestWakeup_LostWakeups(t *testing.T) {
 				require.NoError(w, <-result)
 				took := time.Since(start)
 				w.Log(took)
-				allowance := 4 * time.Second // the first in the queue is told of all changes, and does not poll: its client finds out
+				allowance := 4 * time.Second // the first in the queue is told of all changes, and does not poll: its client notices
 				if w.Fake {
 					allowance = 0
 					require.NotZero(w, took, "nothing wakes before the poll")
@@ -803,7 +803,7 @@ func TestWakeup_LostWakeups(t *testing.T) {
 	}
 }
 
-// A connection that stays open and says nothing any more is found out, and made again.
+// A connection that stays open but is silent is detected, and replaced.
 func TestWakeup_SilentConnectionComesBack(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		d := &kit.DeafDialer{W: w}
@@ -814,7 +814,7 @@ func TestWakeup_SilentConnectionComesBack(t *testing.T) {
 		result := g.Starts(waits.Obtain("42"))
 		w.Settle()
 		d.Deafen()
-		w.Pass(time.Minute) // rueidis asks, and waits for the answer, no longer than that
+		w.Pass(time.Minute) // rueidis asks, and waits for the reply no longer than that
 		require.EqualValues(w, 2, d.Ears.Load())
 		w.Pending(result)
 		start := time.Now()
@@ -823,7 +823,7 @@ func TestWakeup_SilentConnectionComesBack(t *testing.T) {
 	})
 }
 
-// A waiter that gives up while it is being subscribed leaves no subscription for ever.
+// A waiter that gives up while it is being subscribed leaves no subscription forever.
 func TestWakeup_SubscriptionsOfWhoGaveUp(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const paths, others = 1500, 600
@@ -845,7 +845,7 @@ func TestWakeup_SubscriptionsOfWhoGaveUp(t *testing.T) {
 		close(until)
 		w.Settle()
 
-		// Others come and go, so that it is time to tidy up.
+		// Others come and go, so that it is time to clean up.
 		ctx, cancel = context.WithCancel(w.Context())
 		results = results[:0]
 		for i := range others {
@@ -863,14 +863,14 @@ func TestWakeup_SubscriptionsOfWhoGaveUp(t *testing.T) {
 	})
 }
 
-// While calls wait the server is asked something now and then, which it answers.
+// While calls wait the server is asked something now and then, and answers.
 func TestWakeup_Pulse(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []observe.Layout{observe.LayoutSpring, observe.LayoutRedisson} {
 		t.Run(fmt.Sprint(layout), func(t *testing.T) {
 			kit.RealWorlds(t, func(w *kit.World) {
 				one := func(o *rueidis.ClientOption) {
-					o.PipelineMultiplex = -1 // to make another connection has errors on old servers
+					o.PipelineMultiplex = -1 // making another connection causes errors on old servers
 					o.Dialer.KeepAlive = -1  // the client's own pings
 				}
 				holder := w.RegistryOn(w.ClientWith(w.Dial, one), kit.WithLayout(layout))
