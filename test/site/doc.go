@@ -1,2 +1,3 @@
-// Package site tests the site that scripts/site.sh makes of docs/, in Chromium: links, a phone, the dark, and axe-core.
+// Package site tests the site that scripts/site.sh makes of docs/, in Chromium: its links, on a phone, in dark mode, and with
+// axe-core.
 package site

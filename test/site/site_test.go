@@ -28,7 +28,7 @@ const (
 	limit      = time.Minute // for anything: the machine may be busy
 )
 
-// site is the built site, as GitHub Pages serves it: an address without an ending is a page.
+// site serves the built site as GitHub Pages does: an address without an ending is a page.
 func site(t *testing.T) (address string, pages map[string]string) {
 	t.Helper()
 	pages = map[string]string{}
@@ -59,7 +59,7 @@ var (
 	id   = regexp.MustCompile(`\bid="([^"]+)"`)
 )
 
-// Each link leads to a page, to a heading of it, or to a file of the repository.
+// Each link leads to a page, to one of its headings, or to a file of the repository.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	_, pages := site(t)
@@ -124,7 +124,7 @@ func browser(t *testing.T) context.Context {
 	}
 	require.NotEmpty(t, program, "scripts/ensure-chromium.sh installs Chromium")
 	allocator, stop := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WSURLReadTimeout(2*limit))...) // root, in a container
+		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WSURLReadTimeout(2*limit))...) // as root, in a container
 	t.Cleanup(stop)
 	ctx, quit := chromedp.NewContext(allocator)
 	t.Cleanup(quit)
@@ -148,7 +148,7 @@ func do(ctx context.Context, t *testing.T, actions ...chromedp.Action[chromedp.V
 	require.NoError(t, chromedp.Do(ctx, actions...))
 }
 
-// On a phone nothing is wider than the screen, and axe-core finds nothing that keeps people from using a page, in light and dark.
+// On a phone nothing is wider than the screen, and axe-core finds no accessibility faults, in light and in dark mode.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	address, pages := site(t)
@@ -181,7 +181,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// What is looked for is found, in all pages.
+// The search finds text in all pages.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	address, _ := site(t)
