@@ -34,7 +34,7 @@ func TestQueue_MessageOnAnIdleNode(t *testing.T) {
 	way := reg.transport.Node(lock.redis.Key)
 	quiet := func() bool { return !way.IsHealthy(reg.now()) }
 	require.Eventually(t, quiet, 20*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { // else the test was not scheduled for as long as a node is healthy
+	require.Eventually(t, func() bool { // otherwise the test did not run for as long as a node stays healthy
 		reg.deliver("n 1 1000 " + lock.redis.Key + " 1") // nothing is sent because of it
 		return !quiet()
 	}, 20*time.Second, time.Millisecond)

@@ -391,7 +391,7 @@ func (c tooLate) Done() <-chan struct{} {
 // cancelledThenTurn waits with a context that is seen to be done. The turn comes before the waiter has left the queue.
 func cancelledThenTurn(l *localLock, w *local.Waiter, turn func()) local.Admission {
 	return l.Wait(tooLate{cancelled(), func() {
-		// The select of wait looks at the old channel, in which nothing ever comes.
+		// The select of wait looks at the old channel, on which nothing is ever sent.
 		*field[chan local.Admission](w, "turn") = make(chan local.Admission, 1)
 		turn()
 	}}, w, nil)
@@ -409,7 +409,7 @@ func TestLocalLock_TurnBeforeTheCancelledWaiterLeft(t *testing.T) {
 	require.Equal(t, local.Entered, l.Wait(t.Context(), next, nil))
 	l.Free()
 
-	// With nobody behind, the lock is free.
+	// With nobody behind it, the lock is free.
 	in(t, l, anna, local.Entered)
 	w = linesUp(t, l, bert)
 	require.Equal(t, local.Refused, cancelledThenTurn(l, w, l.Free))
@@ -620,13 +620,13 @@ func TestLocalLock_Hammer(t *testing.T) {
 	l := &localLock{}
 	var pool local.Pool
 	var (
-		plain   int        // not atomic: only who is alone in touches it
-		inside  owner.ID   // who holds, written by the first of its owner and by the last
+		plain   int        // not atomic: only a goroutine that is in alone touches it
+		inside  owner.ID   // the owner that holds, written by the first goroutine of that owner and by the last
 		mu      sync.Mutex // goroutines of one shared owner hold together
 		users   int        // how many, under mu
 		holding = map[owner.ID]int{}
 	)
-	// Each goroutine of a shared owner leaves by itself, so who comes last is not who came first.
+	// Each goroutine of a shared owner leaves by itself, so the one that leaves last need not be the one that came first.
 	arrive := func(o owner.ID, alone bool) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -736,8 +736,8 @@ func exit(l *localLock, o owner.ID) (isLast, ok bool) {
 	return d == local.Last, d != local.NotIn
 }
 
-// knot makes a loop of the list of waiters at one of them, until the test calls the result: code that goes through the queue past
-// that waiter never ends.
+// knot makes a loop in the list of waiters at one of them, until the test calls the result: code that walks the queue past that
+// waiter never ends.
 func knot(w *local.Waiter) (untie func()) {
 	next := field[*local.Waiter](w, "next")
 	before := *next
@@ -745,7 +745,7 @@ func knot(w *local.Waiter) (untie func()) {
 	return func() { *next = before }
 }
 
-// looksAtNobody fails the test when a function goes through a queue that has a knot.
+// looksAtNobody fails the test if a function walks a queue that has a knot.
 func looksAtNobody(t *testing.T, transitions func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -760,7 +760,7 @@ func looksAtNobody(t *testing.T, transitions func()) {
 	}
 }
 
-// A transition looks only at the first waiter, and at those of the owner that comes in.
+// A transition looks only at the first waiter, and at those of the owner that enters.
 func TestLocalLock_DoesConstantWork(t *testing.T) {
 	l := held(t, anna)
 	linesUp(t, l, team)

@@ -60,7 +60,7 @@ func TestCache_ExpireUnusedBoundaries(t *testing.T) {
 	})
 }
 
-// Each way out of a locking call ends its use of the lock.
+// A lock counts as in use while it is held; a call that fails leaves no use behind.
 func TestCache_LocksAreInUseForAsLongAsTheyAre(t *testing.T) {
 	m := miniredis.RunT(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{
@@ -131,7 +131,7 @@ func TestCache_CapacitiesThatAreNone(t *testing.T) {
 	require.Equal(t, 1, r.cache.Len())
 }
 
-// The reader of a pair that was dropped is used through the pair of today.
+// A reader whose pair was dropped is used through the pair that has replaced it.
 func TestCache_SidesComeAndGoTogether(t *testing.T) {
 	r := newCached(1)
 	r.read, r.write = r.plain, r.plain
@@ -151,7 +151,7 @@ func TestCache_SidesComeAndGoTogether(t *testing.T) {
 	require.NotSame(t, now, r.ReadWrite("a"))
 }
 
-// A registry may keep a million locks, so each takes as little as it can: a size of the allocator.
+// A registry may keep a million locks, so each takes as little memory as it can: exactly one of the allocator's sizes.
 func TestLock_TakesLittleMemory(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(plainLock{}), uintptr(224))
 	require.LessOrEqual(t, unsafe.Sizeof(ReadWriteLock{}), uintptr(512))

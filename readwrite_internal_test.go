@@ -47,7 +47,7 @@ func exits(t *testing.T, half local.Half, o owner.ID, want local.Departure) {
 	require.Equal(t, want, departs(half.Exit(o)))
 }
 
-// The lease of a hold may be shortened if one owner has it alone, which is asked without the mutex.
+// The lease of a hold may be shortened if one owner has it alone; this is checked without the mutex.
 func TestReadWriteLock_SeveralReaders(t *testing.T) {
 	rw := newSharing()
 	reader, writer := rw.reader.half(), rw.writer.half()

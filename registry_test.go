@@ -56,7 +56,7 @@ func registryOn(t *testing.T, o rueidis.ClientOption, opts ...lockregistry.Optio
 	return r
 }
 
-// commands counts, by name, what a server executes about orders:42 while a function runs, what scripts call included.
+// commands counts, by name, what a server executes about orders:42 while a function runs, including what scripts call.
 func commands(server *miniredis.Miniredis, during func()) map[string]int {
 	var mu sync.Mutex
 	executed := map[string]int{}
@@ -151,7 +151,7 @@ func TestRegistry_LocalGoroutinesBeforeRedis(t *testing.T) {
 	})
 }
 
-// A call that nothing wakes asks each 100 ms, as Spring's does.
+// A call that nothing wakes tries again every 100 ms, as Spring's does.
 func TestRegistry_PollsEach100Milliseconds(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, server *miniredis.Miniredis) {
 		ctx := t.Context()

@@ -14,7 +14,7 @@ import (
 )
 
 func TestUnlink_IsKnownByVersion(t *testing.T) {
-	// What servers say around the line that counts, among it things that look like it.
+	// What servers say around the line that counts, including things that look like it.
 	around := func(line string) string {
 		return "# Server\nredis_git_sha1:00000000\nredis_build_id:99redis_version:9\nserver_mode:standalone\n" + line +
 			"\nredis_mode:standalone\nos:Linux 6.1.0 x86_64\ngcc_version:12.2.0\nio_threads_active:0\n"
