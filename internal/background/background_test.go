@@ -18,7 +18,7 @@ type single struct{ rueidis.Client }
 
 func (single) Mode() rueidis.ClientMode { return rueidis.ClientModeStandalone }
 
-// What fails in the background, and no longer does, is told and logged, and nothing after Close.
+// When tasks in the background fail, and when they succeed again, this is reported and logged, but not after Close.
 func TestWork_TellsOfFailuresUntilItIsClosed(t *testing.T) {
 	silent, way := errors.New("no answer"), transport.New(&single{})
 	defer way.Close()

@@ -13,7 +13,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/transport"
 )
 
-// What counts as written is what the server would have refused otherwise.
+// A reply counts as a write only if a server that refuses writes could not have given it.
 func TestSender_WhatAReplySaysAboutAServer(t *testing.T) {
 	removal, refused, silent := removing{cleanup.Try{}}, &rueidis.RedisError{}, errors.New("no answer")
 	for name, c := range map[string]struct {
@@ -37,7 +37,7 @@ func TestSender_WhatAReplySaysAboutAServer(t *testing.T) {
 	}
 }
 
-// What one master says is not about another, and a refusal says more than silence.
+// One master's reply says nothing about another master, and a refusal outweighs silence.
 func TestSender_EachNodeHasAnOutcome(t *testing.T) {
 	one, other := &transport.Node{}, &transport.Node{}
 	refused, silent := &rueidis.RedisError{}, errors.New("no answer")
