@@ -20,7 +20,7 @@ const (
 // at is some time after noon.
 func at(d time.Duration) clock.Instant { return noon.Add(d) }
 
-// The scripts, which open the windows and tell calls that they are next, have the same numbers.
+// The scripts, which open the windows and tell calls that they are next, use the same numbers.
 func TestNumbers_AreThoseOfTheScripts(t *testing.T) {
 	for file, texts := range map[string][]string{
 		"windows.lua": {
