@@ -9,8 +9,8 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// On a machine where every timer is late, since it has too much to do, a server that answers nothing is suspect all the same:
-// the time that is excused is bounded. A reply that comes after that time is not excused either.
+// On a machine that is so busy that every timer is late, a server that answers nothing is suspect all the same: the time that
+// is excused is bounded. A reply that comes after that time is not excused either.
 func TestAlarm_EachTimerIsLate(t *testing.T) {
 	begun := clock.Instant(time.Hour)
 	for name, s := range map[string]*State{"known": near(), "not known": {}} {
@@ -32,8 +32,8 @@ func TestAlarm_EachTimerIsLate(t *testing.T) {
 	}
 }
 
-// A command that was sent later than its alarm was set, or whose round trip turns out to be longer, has as much time as one
-// that is sent now.
+// A command that was sent after its alarm was set, or whose round trip turns out to be longer, has as much time as one that is
+// sent now.
 func TestAlarm_IsSetAnew(t *testing.T) {
 	s, a, now := near(), Alarm{}, clock.Instant(time.Hour)
 	a.Set(s, now)
@@ -51,7 +51,7 @@ func TestAlarm_IsSetAnew(t *testing.T) {
 	require.Equal(t, now.Add(s.Patience()+time.Second), block.At())
 }
 
-// A probe takes the place of a command that was given up; but it has its own time to be answered.
+// A probe takes the place of a command that was given up, but has its own time to be answered.
 func TestAlarm_OfAProbe(t *testing.T) {
 	s, now := near(), clock.Instant(time.Hour)
 	for ago, due := range map[time.Duration]time.Duration{0: s.Patience(), 10 * time.Millisecond: Silence, time.Minute: Silence} {

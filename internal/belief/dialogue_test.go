@@ -304,7 +304,7 @@ func (s *talk) hear(event, about string) []string {
 	return []string{}
 }
 
-// exchange is a reply, or that there is none. It is a sample unless the process stood still.
+// exchange takes a reply, or the lack of one. It is a sample unless the process stood still.
 func (s *talk) exchange(x Exchange, number string) []string {
 	x.Sent, x.Came, x.Trip = s.sent[number], s.now, s.RoundTrip()
 	x.Excused = s.alarms[number].Excuses(&s.State, x.Sent, x.Came)

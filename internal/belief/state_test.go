@@ -72,8 +72,8 @@ func TestState_Judge(t *testing.T) {
 	}
 }
 
-// If the Sentinels vouch, that ends a doubt that is older than the question. If they do not answer, that is a doubt, unless
-// their first word is not due yet.
+// If the Sentinels vouch for the server, that ends a doubt that is older than the question. If they do not answer, that raises
+// a doubt, unless their first word is not due yet.
 func TestState_Told(t *testing.T) {
 	const began, asked, now = 1000, 2000, 2100
 	for name, c := range map[string]struct {
@@ -117,7 +117,7 @@ func TestState_Told(t *testing.T) {
 	}
 }
 
-// The first word ends the doubt with which the watch begins.
+// The Sentinels' first word ends the doubt with which the watch begins.
 func TestState_FirstWord(t *testing.T) {
 	for name, c := range map[string]struct {
 		word                  Word

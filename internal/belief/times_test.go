@@ -10,8 +10,8 @@ import (
 )
 
 // The test shows what breaks when one of the times is halved or doubled. Each fact is how long something takes in the world,
-// and goes well with the times as they are. If the time were half as long, the fact would be twice as long in comparison, and
-// would not go well; and the other way round.
+// and is compatible with the times as they are. If the time were half as long, the fact would be twice as long in comparison,
+// and no longer compatible; and vice versa.
 func TestTimes(t *testing.T) {
 	const ms, begun = time.Millisecond, clock.Instant(time.Minute)
 	late := func(by time.Duration) (excused bool) {

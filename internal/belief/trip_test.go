@@ -81,7 +81,7 @@ func TestRoundTrip_WhatFollows(t *testing.T) {
 	require.Contains(t, RoundTrip{Base: s, Known: true}.String(), "not supported")
 }
 
-// The time of a greeting counts until there are three samples, and only for what is late.
+// The time of a greeting counts until there are three samples, and only to judge what is late.
 func TestRoundTrip_Greeting(t *testing.T) {
 	const ms = time.Millisecond
 	var r Trips
