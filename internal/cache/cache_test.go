@@ -113,7 +113,7 @@ func (m *cacheModel) use(l *item) {
 	m.order = append(m.order, l)
 }
 
-// shrink makes room: it drops the least recently obtained locks that are not in use, as many as are too many.
+// shrink makes room: it drops the least recently obtained locks that are not in use, as many as there are too many.
 func (m *cacheModel) shrink(to int) {
 	excess := len(m.order) - to
 	m.order = slices.DeleteFunc(m.order, func(l *item) bool {
@@ -142,7 +142,7 @@ func modelled(t *testing.T, dice *rand.Rand, capacity int) {
 	var kept []*item    // objects that somebody has kept, dropped or not
 	var inUse []*item   // one entry per pin
 	drops, full := 0, 0 // to see that the test tests something
-	// room makes room in the model for one more lock, and tells whether there is room.
+	// room makes room in the model for one more lock, and reports whether there is room.
 	room := func() bool {
 		before := len(m.order)
 		m.shrink(m.capacity - 1)
@@ -374,10 +374,10 @@ func TestCache_Resize(t *testing.T) {
 	sound(t, &r.Cache)
 }
 
-// While DropUnused looks at many locks, new paths get in between.
+// New paths can be obtained while DropUnused looks at many locks.
 func TestCache_IsNotHeldUp(t *testing.T) {
 	const locks, plenty = 100 * portion, 1 << 30
-	// It returns how often a new path was let in between. The scheduler may not let this goroutine run meanwhile.
+	// round returns how often a new path was obtained meanwhile. The scheduler may not let this goroutine run in that time.
 	round := func(t *testing.T, drop func(r *store) (dropped int), all bool) (let int) {
 		r := newStore(plenty) // no new path takes the place of another one
 		for i := range locks {
@@ -684,8 +684,8 @@ func TestCache_ObtainsTogether(t *testing.T) {
 	sound(t, &r.Cache)
 }
 
-// Two items with the same text and different Of are two. When few of many items are left, their memory is freed, and the rest is
-// still found.
+// Two items with the same text but a different Of are distinct. When only a few of many items are left, memory is freed, and
+// those few are still found.
 func TestIndex(t *testing.T) {
 	c := newStore(10_000)
 	all := map[string]*item{}
