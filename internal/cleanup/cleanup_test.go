@@ -200,7 +200,8 @@ func TestRemove_FreesWhenTheKeyIsGone(t *testing.T) {
 	}
 }
 
-// The removal of a grant that may still arrive is repeated, ten times a second at first, until Redis has answered for Watch.
+// The removal of a grant that may still arrive is repeated, ten times a second at first, until Redis has been answering for
+// Watch.
 func TestRemove_LooksOutForALateGrant(t *testing.T) {
 	serve(t, func(t *testing.T, s *server) {
 		s.answers(silent)
@@ -391,7 +392,8 @@ func TestExpedite(t *testing.T) {
 	})
 }
 
-// A removal that is still repeated is of an older hold, and does not remove the newer one. So the newer removal replaces it.
+// A removal that is still being repeated belongs to an older hold, and does not remove the newer one. So the newer removal
+// replaces it.
 func TestExpedite_OfANewerHold(t *testing.T) {
 	for name, underWay := range map[string]bool{"at rest": false, "under way": true} {
 		t.Run(name, func(t *testing.T) {

@@ -46,8 +46,8 @@ func (r *redis) remove(a Try) error {
 	return nil
 }
 
-// Whatever calls leave, and however the server fails, in the end nothing is left, each local half was freed once, and no removal
-// has touched a hold that was valid.
+// Whatever calls leave behind, and however the server fails, in the end nothing is left, each local half was freed once, and no
+// removal has touched a valid hold.
 func TestModel_NothingIsLeft(t *testing.T) {
 	for seed := range uint64(8) {
 		serve(t, func(t *testing.T, s *server) {

@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// The table at the type, line by line.
+// The transitions are those of the table in the type's comment, line by line.
 func TestPending_Transitions(t *testing.T) {
 	const now, expired = clock.Instant(time.Hour), clock.Instant(time.Hour)
 	later := now.Add
