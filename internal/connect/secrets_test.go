@@ -34,7 +34,7 @@ func said(err error) string {
 	return strings.Join(texts, "")
 }
 
-// random is a secret that nothing else has in it, with characters that have to be escaped.
+// random returns a secret that occurs nowhere else, with characters that have to be escaped.
 func random() string {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789\"\\%/: é"
 	all := []rune(letters)
@@ -42,7 +42,7 @@ func random() string {
 	for i := range text {
 		text[i] = all[rand.IntN(len(all))]
 	}
-	return "xq" + string(text) + "qx" // else it may be found in any text
+	return "xq" + string(text) + "qx" // otherwise it might be found in any text
 }
 
 // A server may repeat the credentials that it was given: in whole, cut off, quoted, or as the arguments of a command.

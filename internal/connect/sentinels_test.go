@@ -61,7 +61,7 @@ func openMaster(ctx context.Context, t *testing.T, address string) error {
 	return err
 }
 
-// A Sentinel answers, but cannot have locks: the address lacks the name of the master. The same happens if several Sentinels
+// A Sentinel answers, but cannot hold locks: the address lacks the name of the master. The same happens if several Sentinels
 // are taken for a cluster.
 func TestOpenMaster_ASentinelWithoutTheMaster(t *testing.T) {
 	t.Parallel()
