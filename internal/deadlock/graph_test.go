@@ -55,7 +55,7 @@ func newRing(owners ...owner.ID) *ring {
 	return r
 }
 
-// call is one of an owner for the lock of the next one.
+// call is a call of one owner for the lock of the next one.
 func (r *ring) call(ctx context.Context, i int, ends bool) *Call {
 	c := &Call{Lock: r.locks[(i+1)%len(r.locks)], Owner: r.owners[i], Goroutine: r.owners[i], Done: ctx.Done(), Ends: ends}
 	if !c.Owner.IsGoroutine() {
@@ -132,7 +132,7 @@ func TestGraph_ACycleThatSeveralCallsFindIsReportedOnce(t *testing.T) {
 	}
 }
 
-// Of calls that close a cycle together one is refused, and the report begins with that one, whenever the others look.
+// Of several calls that close a cycle together, one is refused, and the report begins with that one, whenever the others look.
 func TestGraph_OneOfTheCallsThatCloseACycleTogetherIsRefused(t *testing.T) {
 	t.Parallel()
 	for range 2000 {
@@ -162,7 +162,7 @@ func TestGraph_OneOfTheCallsThatCloseACycleTogetherIsRefused(t *testing.T) {
 	}
 }
 
-// Obstacles go on in a slice after the first few.
+// After the first few, obstacles are kept in a slice.
 func TestGraph_Obstacles(t *testing.T) {
 	t.Parallel()
 	var some Obstacles
@@ -209,7 +209,7 @@ func TestGraph_ACallKeepsTheHoldsOfItsContext(t *testing.T) {
 	})
 }
 
-// Whoever tells others of a call learns that it leaves, or has left.
+// Whoever reports a call to others learns when it leaves, or has left.
 func TestGraph_LeavingTellsOfARecord(t *testing.T) {
 	t.Parallel()
 	r := newRing(1, 2)

@@ -10,7 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
 
-// A look finds each call that waits: in a shard that was never used, in one that has become empty, and in one that was empty at
+// A look finds every waiting call: in a shard that was never used, in one that has become empty, and in one that was empty at
 // the last look.
 func TestGraph_AllFindsEachWaitingCall(t *testing.T) {
 	t.Parallel()
@@ -39,13 +39,13 @@ func TestGraph_AllFindsEachWaitingCall(t *testing.T) {
 		for _, c := range stay {
 			r.g.Leave(c)
 		}
-		if len(left)%2 == 0 { // else the next calls enter before a look
+		if len(left)%2 == 0 { // otherwise the next calls enter before a look
 			require.Empty(t, slices.Collect(r.g.All()))
 		}
 	}
 }
 
-// So it does while another look finds the shard empty.
+// The same holds while another look finds the shard empty.
 func TestGraph_AllBesideAnotherLook(t *testing.T) {
 	t.Parallel()
 	r := newRing(1, 2)
