@@ -105,27 +105,27 @@ func (p *process) registries(context.Context) (all []string, err error) {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	for registry := range p.world.records {
-		all = append(all, registry, registry) // SCAN may tell of a key twice
+		all = append(all, registry, registry) // SCAN may return a key twice
 	}
 	return all, p.failure
 }
 
 func (p *process) Report(c Cycle) { p.reported = append(p.reported, c) }
 
-// holds has an owner of the process hold a path.
+// holds makes an owner of the process hold a path.
 func (p *process) holds(path string, o owner.ID) {
 	p.held = append(p.held, Held{path, strings.HasPrefix(path, "seat"), &lock{of: p, path: path}, o})
 	p.world.holders[path] = append(p.world.holders[path], p.own.Registry)
 }
 
-// waits has a goroutine of the process wait for a path.
+// waits makes a goroutine of the process wait for a path.
 func (p *process) waits(path string, o owner.ID) *deadlock.Call {
 	c := &deadlock.Call{Lock: &lock{of: p, path: path}, Goroutine: o, Owner: o, Since: p.clock.Now()}
 	_ = p.graph.Enter(c) // it has no place in a local queue, so it closes no cycle
 	return c
 }
 
-// record has each process write what it has to tell.
+// record makes each process write its record.
 func (w *world) record(t *testing.T, all []*process) {
 	t.Helper()
 	for _, p := range all {
@@ -137,7 +137,7 @@ func (w *world) record(t *testing.T, all []*process) {
 
 func path(i, n int) string { return string(rune('a' + i%n)) }
 
-// paths are what the calls of a cycle wait for.
+// paths returns what the calls of a cycle wait for.
 func (c Cycle) paths() (all []string) {
 	for _, w := range c {
 		all = append(all, w.Path)
@@ -230,7 +230,7 @@ func TestDetector_AnOwnerHoldsManyPaths(t *testing.T) {
 	})
 }
 
-// A cycle counts when it stands for half a second, with the same calls.
+// A cycle counts if it lasts for half a second with the same calls.
 func TestDetector_LooksTwice(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(w *world, all []*process, calls []*deadlock.Call)
@@ -307,7 +307,7 @@ func TestDetector_ChainsEndAtUnknownHolders(t *testing.T) {
 	}
 }
 
-// What has waited for less than a second, and what holds nothing, is in no cycle and in no record.
+// A call that has waited for less than a second, or whose owner holds nothing, is not in the record.
 func TestDetector_TellsOfLastingWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newWorld().processes(1)[0]
@@ -378,7 +378,7 @@ func TestDetector_ReadsNotTooMuch(t *testing.T) {
 	})
 }
 
-// A call that is in two cycles is told of with one of them.
+// A call that is in two cycles is reported with one of them.
 func TestDetector_TwoCyclesOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
