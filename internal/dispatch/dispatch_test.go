@@ -92,7 +92,7 @@ func TestQueue_CountsWhatItDrops(t *testing.T) {
 	}
 }
 
-// A call that panics, or ends its goroutine, takes no later line with it.
+// A call that panics, or ends its goroutine, loses no later line.
 func TestQueue_OutlivesPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pages{handle: func(line string) {
@@ -137,7 +137,7 @@ func TestQueue_Flush(t *testing.T) {
 	})
 }
 
-// The line knows where it comes from, for handlers with AddSource.
+// A line keeps the place that it was logged from, for handlers with AddSource.
 func TestQueue_KnowsTheSource(t *testing.T) {
 	var line slog.Record
 	q := &Queue{Handler: recorder{func(r slog.Record) { line = r }}}
