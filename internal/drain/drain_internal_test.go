@@ -26,7 +26,7 @@ func TestDrain_Begins(t *testing.T) {
 	<-start
 }
 
-// Whoever asks finds itself, if it held a lock before it asked.
+// An owner that held a lock before it asks for the holders finds itself among them.
 func TestDrain_HoldersAreThoseOfNow(t *testing.T) {
 	var now atomic.Pointer[Set]
 	now.Store(&Set{})
@@ -51,7 +51,7 @@ func TestDrain_HoldersAreThoseOfNow(t *testing.T) {
 	all.Wait()
 }
 
-// Those that come while the holders are asked for have one answer together.
+// Calls that come while the holders are being asked for share one answer.
 func TestDrain_ManyCallsShareAnAnswer(t *testing.T) {
 	var asked atomic.Int32
 	asks, answer := make(chan struct{}), make(chan struct{})
