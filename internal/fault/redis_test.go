@@ -28,7 +28,8 @@ func serverThatFails(t *testing.T) (says func(text string) error) {
 	}
 }
 
-// What a server does not permit or know it refuses; what it cannot do for now passes, and so may what the network does.
+// What a server does not permit or does not know is refused for good; what it cannot do for now passes, and so may network
+// errors.
 func TestRefusal(t *testing.T) {
 	says := serverThatFails(t)
 	for text, refused := range map[string]bool{
@@ -64,7 +65,7 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// What a server repeats of a command that it does not know is left out where it may be a password.
+// When a server repeats a part of a command that it does not know, it is left out where it may be a password.
 func TestPlain(t *testing.T) {
 	says := serverThatFails(t)
 	for text, want := range map[string]string{
@@ -92,7 +93,7 @@ func TestPlain(t *testing.T) {
 	require.Equal(t, io.EOF, fault.Plain(io.EOF))
 }
 
-// The reasons are few, whatever a server says.
+// There are few reasons, whatever a server says.
 func TestReason(t *testing.T) {
 	says := serverThatFails(t)
 	for text, want := range map[string]string{
