@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/health"
 )
 
-// watched is a monitor, and what it has told.
+// watched is a monitor, and what it has reported.
 type watched struct {
 	*health.Monitor[string]
 	clock clock.Clock
