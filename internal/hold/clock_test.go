@@ -116,7 +116,7 @@ func TestClock_OfTheHoldsAround(t *testing.T) {
 	}
 }
 
-// A hold around that is over is not asked any more, nor is its context ended again.
+// An enclosing hold that is over is no longer asked, and its context is not ended again.
 func TestClock_OfAHoldAroundThatIsOver(t *testing.T) {
 	fake(t, func(w *world) {
 		outer, inner := w.granted(terms(time.Minute)), w.granted(terms(time.Hour))

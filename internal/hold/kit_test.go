@@ -36,7 +36,7 @@ type loss struct {
 	awaited bool
 }
 
-// answer is what becomes of a command.
+// answer is what happens to a command.
 type answer struct {
 	n    int64
 	err  error
@@ -144,7 +144,7 @@ func (w *world) Owners() (all []owner.ID) {
 
 func (w *world) Delegated(owner.ID) bool { return false }
 
-// answered is what becomes of a command that is sent now.
+// answered returns what happens to a command that is sent now.
 func (w *world) answered(c protocol.Call) (a answer, reply transport.Reply) {
 	a = answer{n: 1}
 	reply.Sent = w.path.Clock.Now()
@@ -189,7 +189,7 @@ func (w *world) all(a answer) {
 	w.locked(func() { w.reply = func(protocol.Call) answer { return a } })
 }
 
-// lost returns the losses that the lock was told of.
+// lost returns the losses that the lock was told about.
 func (w *world) lost() (all []loss) {
 	w.Helper()
 	synctest.Wait()
@@ -214,14 +214,14 @@ func (w *world) commands() (n int) {
 // terms are those of a lease.
 func terms(length time.Duration) Terms { return Terms{Lease: lease.NewTerm(length)} }
 
-// renewed are terms with renewal.
+// renewed returns terms with renewal.
 func renewed(length time.Duration) Terms {
 	t := terms(length)
 	t.Renewed = true
 	return t
 }
 
-// granted is a hold that has just been granted.
+// granted returns a hold that has just been granted.
 func (w *world) granted(t Terms) *Hold {
 	w.Helper()
 	h := New(w.path, "me:7", t)
@@ -232,7 +232,7 @@ func (w *world) granted(t Terms) *Hold {
 	return h
 }
 
-// context is one of a hold for an owner.
+// context returns a context of a hold for an owner.
 func (w *world) context(h *Hold, o owner.ID) context.Context {
 	w.Helper()
 	ctx, err := within(w.Context(), h, o)
@@ -242,13 +242,13 @@ func (w *world) context(h *Hold, o owner.ID) context.Context {
 	return ctx
 }
 
-// within is a context of a hold for an owner, made of another one.
+// within returns a context of a hold for an owner, made from another context.
 func within(parent context.Context, h *Hold, o owner.ID) (context.Context, error) {
 	around, _ := parent.Value(Key{}).(*Carrier)
 	return h.Context(parent, o, nil, around)
 }
 
-// wait is how long a call waits for its reply.
+// wait returns how long a call waits for its reply.
 func (w *world) wait() *transport.Wait { return &transport.Wait{Ctx: w.Context(), Limit: time.Second} }
 
 // Has reports false of the owners that have left.

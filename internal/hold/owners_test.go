@@ -359,7 +359,7 @@ func TestHold_Uphold(t *testing.T) {
 			})
 		})
 	}
-	fake(t, func(w *world) { // the owner comes in by two calls, of which one calls the function already
+	fake(t, func(w *world) { // the owner has entered by two calls, one of which already runs the function
 		h := w.granted(renewed(30 * time.Second))
 		h.StartRenewing()
 		require.True(w, h.SetTerms(terms(30*time.Second)))
