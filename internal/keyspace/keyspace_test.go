@@ -52,7 +52,7 @@ func TestTogether_FindsEachKeyOnce(t *testing.T) {
 	require.Len(t, found, 700)
 }
 
-// switching is a client that has another server from the second time on that it is asked for its servers.
+// switching is a client that has another server from the second time that it is asked for its servers.
 type switching struct {
 	rueidis.Client
 	asked *int
