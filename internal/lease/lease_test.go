@@ -25,7 +25,7 @@ var (
 	few     = lease.Outcome{Ours: true, Failed: true}
 )
 
-// granted returns a lease of a minute that is live since now.
+// granted returns a lease of a minute that begins now.
 func granted(t *testing.T, renewed bool) *lease.State {
 	t.Helper()
 	s := &lease.State{Term: minute, Renewed: renewed}
@@ -192,7 +192,7 @@ func TestState_Look(t *testing.T) {
 	require.True(t, s.Sound())
 }
 
-// The key of a lost lease may be removed when it has been over on the server, too, and not at an earlier look.
+// The key of a lost lease may be removed once the lease is over on the server, too, and not at an earlier look.
 func TestState_PlanRemoval(t *testing.T) {
 	s := granted(t, false)
 	require.True(t, s.Lose(fault.LeaseOver))

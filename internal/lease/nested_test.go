@@ -100,7 +100,7 @@ func TestState_Nest(t *testing.T) {
 				before := s.Term
 				sooner := take(s, step, day)
 				require.Same(t, step.want, s.Term, "step %d", i)
-				if step.what != "choose" { // else the key is known to have that
+				if step.what != "choose" { // otherwise the key is known to have that
 					require.GreaterOrEqual(t, s.Longest(), before.Length)
 				}
 				if step.what == "unnest" || step.what == "leave" {

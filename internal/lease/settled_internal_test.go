@@ -9,7 +9,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// Between two renewals a lease takes no memory for them, unless something of them may matter yet.
+// Between two renewals a lease takes no memory for them, unless something about them may still matter.
 func TestState_SettledAfterARenewal(t *testing.T) {
 	const sent clock.Instant = 1
 	minute, longer := NewTerm(time.Minute), NewTerm(time.Hour)
