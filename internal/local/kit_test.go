@@ -51,15 +51,15 @@ func turn(w *Waiter) Admission {
 	}
 }
 
-// knot makes a loop of the list of waiters at one of them, until the test calls the result: code that goes through the queue past
-// that waiter never ends.
+// knot makes a loop in the list of waiters at one of them, until the test calls the result: code that walks the queue past that
+// waiter never ends.
 func knot(w *Waiter) (untie func()) {
 	next := w.next
 	w.next = w
 	return func() { w.next = next }
 }
 
-// looksAtNobody fails the test when a function goes through a queue that has a knot.
+// looksAtNobody fails the test if a function walks a queue that has a knot.
 func looksAtNobody(t *testing.T, transitions func()) {
 	t.Helper()
 	done := make(chan struct{})

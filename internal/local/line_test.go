@@ -134,7 +134,7 @@ func TestLine_WaitersOfTheSameOwner(t *testing.T) {
 	require.Equal(t, []owner.ID{anna, crew, anna}, q.ids(t))
 }
 
-// The index of waiters by owner is gone with them.
+// When the waiters are gone, so is their index by owner.
 func TestLine_Index(t *testing.T) {
 	q, waiters := pushed(team, crew, team, bert, team)
 	require.Len(t, q.oldest, 2)

@@ -68,7 +68,7 @@ func has(o holders) look        { return look{phase: phaseHeld, owners: o} }
 
 var aLeaving = look{phase: phaseLeaving}
 
-// looks checks everything that both sides and the queue know. Writer tells which of the waiters wait to write.
+// looks checks everything that both sides and the queue know, including how many of the waiters wait to write.
 func (h *rwHalf) looks(t *testing.T, read, write look, queue ...owner.ID) {
 	t.Helper()
 	h.mu.Lock()
@@ -224,7 +224,7 @@ func TestReadWrite_ReadersJoin(t *testing.T) {
 	h.out(t, bert, reads, Last)
 	h.looks(t, aLeaving, aFree)
 
-	// Who comes while the first one still asks Redis joins when it is answered.
+	// A reader that comes while the first one still asks Redis joins when Redis has answered.
 	h = newRWHalf()
 	h.in(t, anna, reads, Entered)
 	second, third := h.waits(t, bert, reads), h.waits(t, cleo, reads)
@@ -261,7 +261,7 @@ func TestReadWrite_WriterExcludes(t *testing.T) {
 		t.Run("a reader, "+name, func(t *testing.T) {
 			h.in(t, bert, writes, Refused)
 			h.waits(t, bert, writes)
-			h.in(t, cleo, reads, Refused) // nobody overtakes who waits
+			h.in(t, cleo, reads, Refused) // nobody overtakes a waiter
 			h.waits(t, cleo, reads)
 		})
 	}
@@ -376,7 +376,7 @@ func TestReadWrite_ReadersCannotBecomeWriters(t *testing.T) {
 	}
 }
 
-// Readers and writers in the order in which they came; readers next to each other together.
+// Readers and writers are admitted in the order in which they came, and readers next to each other together.
 func TestReadWrite_IsFirstInFirstOut(t *testing.T) {
 	h := rwHeld(t, reads, anna)
 	const r1, w1, r2, r3, w2, w3, r4 owner.ID = 11, 12, 13, 14, 15, 16, 17
@@ -533,7 +533,7 @@ func TestReadWrite_TurnBeforeTheCancelledWaiterLeft(t *testing.T) {
 			require.Equal(t, Entered, turn(behind))
 		})
 	})
-	// Who has come in to a hold that is there already keeps it.
+	// An owner that has joined an existing hold keeps it.
 	h := newRWHalf()
 	h.in(t, anna, reads, Entered)
 	w := h.waits(t, bert, reads)
@@ -643,7 +643,7 @@ func TestReadWrite_WriterHandsOver(t *testing.T) {
 	h.out(t, cleo, reads, Last)
 	require.False(t, h.Reader().HandOff(time.Hour), "a reader has nothing to hand over")
 
-	// Who goes on reading cannot hand over what it wrote with.
+	// A writer that goes on reading cannot hand over the hold that it wrote with.
 	h = rwHeld(t, writes, anna)
 	h.in(t, anna, reads, Entered)
 	h.Reader().Granted()
@@ -697,7 +697,7 @@ func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 		timed(false)
 		h.in(t, dora, reads, Joined)
 
-		// One who is served goes, and there is no need to wake up.
+		// When the only waiter leaves, the timer is stopped.
 		h = rwHeld(t, reads, anna)
 		h.Answer(true)
 		w := h.waits(t, dora, reads)
@@ -715,7 +715,7 @@ func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 		require.Equal(t, Joined, turn(w))
 		h.asks = false
 
-		// A writer before them is not passed by; when it gives up they wait for the answer.
+		// A writer in front of them is not overtaken; when it gives up they wait for the answer.
 		h = rwHeld(t, reads, anna)
 		h.Answer(true)
 		first, second := h.waits(t, team, writes), h.waits(t, crew, reads)
@@ -725,7 +725,7 @@ func TestReadWrite_ReadersAreKeptOutForAWriterElsewhere(t *testing.T) {
 		h.Answer(false)
 		require.Equal(t, Joined, turn(second))
 
-		// Those who are kept out come in when the others are out, and the next ones with them.
+		// Readers that are kept out come in when the others are out, and the next ones with them.
 		h = rwHeld(t, reads, anna)
 		h.Answer(true)
 		w = h.waits(t, bert, reads)
@@ -775,7 +775,7 @@ func TestReadWrite_Hammer(t *testing.T) {
 		all.Go(func() { h.Answer(asked.Load()%3 == 0) })
 	}
 	var readers, writers atomic.Int32
-	var redis atomic.Int32 // who asks or has been asked: the two sides never do at once, but for one owner
+	var redis atomic.Int32 // owners that ask or have asked: the two sides never do so at once, but for one owner
 	guarded := 0           // writers change it, readers read it: the race detector looks as well
 	for i := range goroutines {
 		o := owner.ID(100 + i)
@@ -904,7 +904,7 @@ func TestReadWrite_TryingReaders(t *testing.T) {
 		h.Reader().Granted()
 		h.in(t, bert, reads, Joined)
 	})
-	t.Run("no answer", func(t *testing.T) { // who asked has failed: the next one asks
+	t.Run("no answer", func(t *testing.T) { // the one that asked has failed: the next one asks
 		h, bert2, cleo2 := ask(t)
 		h.Reader().Free()
 		require.Equal(t, Entered, turn(bert2))
@@ -980,7 +980,7 @@ func TestReadWrite_TryingReaders(t *testing.T) {
 	t.Run("behind a writer", func(t *testing.T) {
 		h, bert2, _ := ask(t)
 		dora2 := h.waits(t, dora, writes)
-		h.in(t, anna, reads, Refused) // that would be to overtake
+		h.in(t, anna, reads, Refused) // that would be overtaking
 		h.Reader().Granted()
 		require.Equal(t, Joined, turn(bert2))
 		require.Equal(t, Refused, turn(dora2))
@@ -1040,8 +1040,8 @@ func TestReadWrite_DoesConstantWork(t *testing.T) {
 	require.Empty(t, h.queue.oldest)
 }
 
-// Readers that are held back, or wait behind a writer, cost nothing while nothing happens, and there is no question for each of
-// them when it is time to ask again.
+// Readers that are held back, or wait behind a writer, cost nothing while nothing happens, and when it is time to ask again,
+// one question is enough for all of them.
 func TestReadWrite_WaitingReadersCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const readers = 1000
