@@ -71,7 +71,7 @@ func deep(depth int, do func()) {
 	runtime.KeepAlive(&room)
 }
 
-// The names of functions do not confuse who reads the number from a stack trace, nor does a trace that is cut off.
+// Neither odd names of functions nor a truncated stack trace confuse the code that reads the number from the trace.
 func TestPrintedNumberIsReadFromTheFirstLineOnly(t *testing.T) {
 	deep(50, func() {
 		n := printedGoroutineID()
@@ -81,7 +81,7 @@ func TestPrintedNumberIsReadFromTheFirstLineOnly(t *testing.T) {
 	})
 }
 
-// isFast tells whether a reader was picked, by what it does: it counts its calls.
+// isFast reports whether a reader was picked, by what it does: it counts its calls.
 func isFast(t *testing.T, reader func() uint64) bool {
 	t.Helper()
 	calls := 0
@@ -159,7 +159,7 @@ func TestReaderThatIsRightIsPicked(t *testing.T) {
 	require.True(t, isFast(t, func() uint64 { return uint64(goid.Get()) }), "goid does not know %s", runtime.Version())
 }
 
-// Two readers that agree on the same number everywhere do not tell goroutines apart.
+// Two readers that agree on the same number everywhere cannot distinguish goroutines.
 func TestReadersThatAgreeOnOneNumber(t *testing.T) {
 	seven := func() uint64 { return 7 }
 	require.False(t, agree(seven, seven))

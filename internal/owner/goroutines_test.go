@@ -28,7 +28,7 @@ func TestGoroutineScan_LivingGoroutines(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 }
 
-// What cannot be read tells nothing: nobody is taken for gone because of it.
+// Output that cannot be read proves nothing: no goroutine is taken for gone because of it.
 func TestGoroutineScan_GoroutinesOfWhatIsPrinted(t *testing.T) {
 	own := Calling()
 	for printed, want := range map[string]map[ID]bool{
