@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// deaf is set for a program that reads nothing, and ends only when it is killed.
+// deaf is the environment variable that makes this program read nothing, and end only when it is killed.
 const deaf = "LOCKREGISTRY_DEAF_PEER"
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ type misfit struct{}
 
 func (misfit) Error() string { return "it does not fit" }
 
-// carryOut does in the other process what the request's "do" says.
+// carryOut runs in the other process, and does what the request's "do" says.
 func carryOut(request Fields) (Fields, error) {
 	switch request["do"] {
 	case "echo":
