@@ -19,7 +19,7 @@ func TestParse(t *testing.T) {
 	require.Len(t, r.Waits, MostWaits)
 }
 
-// Processes of other versions are told what they know of.
+// What other versions have written is read as far as this version knows it.
 func TestParse_OtherVersions(t *testing.T) {
 	before, from := Parse("billing:1", `{"host": "h", "pid": 1, "waits": [{"path": "b"}]}`)
 	require.Equal(t, 1, from.PID)
@@ -30,7 +30,7 @@ func TestParse_OtherVersions(t *testing.T) {
 	require.Len(t, many.Locks, MostLocks)
 }
 
-// What a record says is cut when it is longer than this package writes it.
+// What a record says is cut where it is longer than this package writes it.
 func TestParse_WhatIsTooLong(t *testing.T) {
 	long := `{"host": "` + strings.Repeat("h", longestHost+1) + `", "pid": 1, "name": "` + strings.Repeat("n", longestName+1) + `"}`
 	_, from := Parse("billing:1", long)

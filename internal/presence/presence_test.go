@@ -18,20 +18,20 @@ import (
 	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
-// registry is a made-up one.
+// registry is a made-up registry.
 type registry struct {
 	Recorder
 
 	newest atomic.Uint64
 
 	mu      sync.Mutex
-	stands  time.Duration // for so long the process stands still while it looks
-	used    bool          // it holds something, which has lasted for a second
+	stands  time.Duration // how long the process stands still while it looks
+	used    bool          // it holds something that has lasted for a second
 	lasting bool
 	waits   []Wait
 	locks   []Lock
 	broke   clock.Instant
-	writing func(text string) (refused bool, err error) // when set: what becomes of it
+	writing func(text string) (refused bool, err error) // if set, what happens to a write
 
 	writes    []time.Duration // when, since the start
 	texts     []string
@@ -100,13 +100,13 @@ func (r *registry) set(do func()) {
 	do()
 }
 
-// holds has it hold something that has lasted for a second.
+// holds makes the registry hold something that has lasted for a second.
 func (r *registry) holds() {
 	r.set(func() { r.used, r.lasting = true, true })
 	r.Asked()
 }
 
-// after lets some time pass, and returns when the record was written meanwhile.
+// after lets some time pass, and returns when the record was written in that time.
 func (r *registry) after(d time.Duration) (writes []time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -178,7 +178,7 @@ func TestRecorder_TriesAgain(t *testing.T) {
 	})
 }
 
-// Who finds that the record is being written does not wait, and it is written once more.
+// A call that finds the record being written does not wait; the record is written once more afterwards.
 func TestRecorder_IsBeingWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := started(t)
@@ -226,7 +226,7 @@ func TestRecorder_LeavesOutWaitsOfLongPaths(t *testing.T) {
 	})
 }
 
-// Of what the owners of waiting calls hold some is left out before any call is.
+// Some of the paths that the owners of waiting calls hold are left out before any waiting call is.
 func TestRecorder_LeavesOutHoldsBeforeWaits(t *testing.T) {
 	holds := func(n, length int) (paths []string) {
 		for i := range n {
@@ -260,7 +260,8 @@ func TestRecorder_LeavesOutHoldsBeforeWaits(t *testing.T) {
 	}
 }
 
-// What is over is not told of for a minute, although nothing lasts any more.
+// When everything in the record is over, the record is written once more, so that it does not show what is over for another
+// minute.
 func TestRecorder_TakesBackWhatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := started(t)
@@ -312,7 +313,8 @@ func TestRecorder_EndsAtClose(t *testing.T) {
 	})
 }
 
-// The record lasts a minute longer than the longest lease that it lists, whenever the process dies, but for an hour more at most.
+// Whenever the process dies, the record lasts a minute longer than the longest lease that it lists, of which at most an hour
+// counts.
 func TestRecorder_OutlivesTheLeasesThatItLists(t *testing.T) {
 	for lease, want := range map[time.Duration]time.Duration{
 		0:               time.Minute, // calls only wait
@@ -337,7 +339,7 @@ func TestRecorder_OutlivesTheLeasesThatItLists(t *testing.T) {
 	}
 }
 
-// A lease that becomes longer is no change of the text, unless it is renewed: the record is written all the same.
+// A longer lease does not change the text unless the lease is renewed: the record is written all the same.
 func TestRecorder_ALeaseBecomesLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := started(t)
