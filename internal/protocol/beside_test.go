@@ -72,8 +72,8 @@ func TestBeside_IsForgotten(t *testing.T) {
 	})
 }
 
-// A refusal of the queue is told from a refusal of the key of a reader's own lease. A script cannot do without that key alone, so
-// the calls of readers then go without a queue, too.
+// A refusal of the queue is distinguished from a refusal of the key of a reader's own lease. A script cannot do without that
+// key alone, so the calls of readers then go without a queue, too.
 func TestBeside_ReadersLease(t *testing.T) {
 	t.Parallel()
 	client := connectTo(t, redistest.Start(t))

@@ -24,7 +24,7 @@ func lacking(t *testing.T, server *redistest.Server, right string) rueidis.Clien
 	return connectAs(t, server, "app")
 }
 
-// without has a user who lacks a right make a call.
+// without makes a call as a user who lacks a right.
 func (s *scripted) without(right string, c Call) rueidis.RedisResult {
 	s.Helper()
 	return c.Send(s.Context(), lacking(s.T, s.server, right))

@@ -190,7 +190,7 @@ func TestFormat_OutOfMemory(t *testing.T) {
 	})
 }
 
-// A call that leaves takes its tickets along, and no other.
+// A call that leaves removes its own tickets, and no others.
 func TestFormat_Leaving(t *testing.T) {
 	eachFormat(t, func(f *formatTest) {
 		ticket := func(value string) string { return f.request(value, ModeNone).Ticket() }
@@ -223,7 +223,7 @@ func TestFormat_Fence(t *testing.T) {
 	})
 }
 
-// Plain locks are also obtained together, stay taken, and tell their holder.
+// Plain locks can also be obtained together, unless one of them is taken, and a release can keep them taken.
 func TestFormat_Plain(t *testing.T) {
 	eachFormat(t, func(f *formatTest) {
 		if f.format.Side != "" {
