@@ -58,7 +58,7 @@ func TestLookTimes(t *testing.T) {
 	}
 }
 
-// A message and what the server says of the key change when the call looks.
+// A message, and what the server says about the key, change when the call looks.
 func TestLookTimes_WhatChangesThem(t *testing.T) {
 	const now = clock.Instant(time.Hour)
 	second := standing{rank: 1, left: time.Minute, shown: now, poll: 5 * time.Second}
