@@ -126,7 +126,7 @@ func TestReader_Records(t *testing.T) {
 	require.Equal(t, []string{"0:false", "1:true"}, names)
 }
 
-// Holders that are not named are told of as one that is not known: nobody may believe that the others are all.
+// Holders that are not named are reported as one unknown holder, so that nobody takes the named ones for all.
 func TestReader_MoreHoldersThanAreNamed(t *testing.T) {
 	for held, unknown := range map[int]int{mostNamed: 0, mostNamed + 1: 1} {
 		r, server := reader(t)
@@ -169,7 +169,7 @@ func (s slow) DoMulti(_ context.Context, commands ...rueidis.Completed) []rueidi
 	return answers
 }
 
-// A question that was given up goes on, and touches nothing that its caller has. The race detector shows that.
+// A question that was given up goes on, but touches nothing of its caller's. The race detector shows that.
 func TestReader_AQuestionThatWasGivenUp(t *testing.T) {
 	r, _ := reader(t)
 	ctx, end := context.WithCancel(t.Context())
