@@ -88,7 +88,7 @@ func TestPass_ProgressOfAnotherServer(t *testing.T) {
 	})
 }
 
-// What was found is told soon, also when little is.
+// What was found is reported soon, even if it is little.
 func TestPass_ReadsLittleAfterHalfASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, _ := newPass(pages(100*time.Millisecond, "a", 1, 0, 0, 0, 0, 0, 0, 0))
@@ -140,8 +140,8 @@ func TestPass_EndsWithAnError(t *testing.T) {
 	}
 }
 
-// What the first calls have cost is not made up for, whatever it was: the calls after them leave the server alone for as long as
-// each of them says.
+// What the first calls have cost is not made up for, whatever it was: each call after them is followed by a pause that depends
+// only on that call.
 func TestPass_PaceHasNoDebt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, _ := newPass()
@@ -165,7 +165,7 @@ func TestPass_PaceHasNoDebt(t *testing.T) {
 			call()
 			require.Equal(t, 36*time.Millisecond, paused, "it takes a tenth")
 		}
-		// One that took long was under way for long, or this process was not running: that is not the server's time.
+		// A call that took long was mostly on its way, or this process was not running: that is not the server's time.
 		took = time.Minute
 		call()
 		call()
@@ -173,8 +173,8 @@ func TestPass_PaceHasNoDebt(t *testing.T) {
 	})
 }
 
-// The pace goes by the server's own time, whatever the way to it takes, and a call is never long for the server. So the pass is
-// as quick as a tenth of a core allows.
+// The pace goes by the server's own time, however long the round trip is, and no call keeps the server busy for long. So the
+// pass is as quick as a tenth of a core allows.
 func TestPass_TakesATenthOfACore(t *testing.T) {
 	for name, c := range map[string]struct{ trip, perKey time.Duration }{
 		"near": {50 * time.Microsecond, 750 * time.Nanosecond}, "far": {20 * time.Millisecond, 750 * time.Nanosecond},
@@ -212,7 +212,7 @@ func TestPass_TakesATenthOfACore(t *testing.T) {
 	}
 }
 
-// What is known before is read, and told, before the first call of SCAN.
+// What is known before is read, and reported, before the first call of SCAN.
 func TestPass_BeginsWithWhatIsKnown(t *testing.T) {
 	p, read := newPass()
 	p.Known = []string{"k1", "k2", "k3", "k4"}
@@ -227,7 +227,8 @@ func TestPass_BeginsWithWhatIsKnown(t *testing.T) {
 	require.Equal(t, []string{"k1", "k2", "k3", "k4", "a"}, *read)
 }
 
-// How far a pass is shows by the cursors, whose bits count up in reverse; where they do not, by the servers alone.
+// The progress of a pass shows in the cursors, whose bits count up in reverse; where they do not, only in the number of
+// servers.
 func TestPass_Watch(t *testing.T) {
 	server := func(cursors ...string) func(string, int) (Step, error) {
 		return func(string, int) (s Step, err error) {
