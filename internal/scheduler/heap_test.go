@@ -20,7 +20,7 @@ func (t *thing) Timing() (*clock.Instant, *int32) {
 	return &t.due, &t.index
 }
 
-// A heap is what a list that is searched each time would be.
+// A heap finds the same first item as a list that is searched each time.
 func TestHeap_FirstIsWhatIsDueFirst(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var h Heap[*thing]
@@ -76,7 +76,7 @@ func TestHeap_FirstIsWhatIsDueFirst(t *testing.T) {
 	}
 }
 
-// However many are to be due first, and however many are not, it takes one pass.
+// However many items become due first, and however many do not, Reset takes one pass.
 func TestHeap_ResetIsOnePass(t *testing.T) {
 	const many = 1 << 14
 	var h Heap[*thing]
