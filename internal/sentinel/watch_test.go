@@ -244,7 +244,7 @@ func (w *watching) hearsAll(t *testing.T, all []*fake) {
 	require.Eventually(t, func() bool { return len(w.Absent()) == 0 }, patience, time.Millisecond)
 }
 
-// A watch that is told of one Sentinel finds the others, asks all of them, and hears each.
+// A watch that knows one Sentinel finds the others, asks all of them, and hears each.
 func TestWatch(t *testing.T) {
 	all := three(t)
 	w := watch(t, all[0].address())
