@@ -105,7 +105,7 @@ func TestTenure_EndsWithTheHold(t *testing.T) {
 	require.False(t, in.Nest(at))
 }
 
-// An owner that has unlocked by the time that a context is made of its hold has none that lasts, nor the token of the next owner.
+// If an owner has unlocked by the time that it gets a tenure, the tenure does not last, and lacks the token of the next owner.
 func TestTenure_OfAnOwnerThatHasLeft(t *testing.T) {
 	l := &Held{}
 	l.Store(hold.New(&hold.Path{}, "me:1", hold.Terms{}))
@@ -191,8 +191,8 @@ func (h *shared) Exit(o owner.ID) (local.Departure, fault.Loss) {
 	return local.Leaves, fault.NotLost
 }
 
-// One owner leaves, and takes the tenures along, while another one gets a context: its tenure is among those of the lock,
-// so it ends when that one leaves, too, and nothing is kept.
+// One owner leaves, and takes the tenures along, while another one gets a context: its tenure is among those of the lock, so it
+// ends when that owner leaves, too, and nothing is kept.
 func TestHeld_TenuresComeAndGo(t *testing.T) {
 	const anna, bert owner.ID = 1, 2
 	for range 500 {
