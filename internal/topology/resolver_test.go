@@ -14,7 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-// nodes is a cluster whose nodes answer after so long.
+// nodes is a cluster whose nodes answer after a given time.
 type nodes struct {
 	rueidis.Client
 	all map[string]rueidis.Client

@@ -12,7 +12,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// ofSentinel is a client whose master a test names. It may block when it is asked.
+// ofSentinel is a client whose master is named by a test. It may block when it is asked.
 type ofSentinel struct {
 	rueidis.Client
 	mode   rueidis.ClientMode
