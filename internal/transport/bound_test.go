@@ -275,8 +275,6 @@ func TestBound_EndedContextIsNotUsedAgain(t *testing.T) {
 	})
 }
 
-// A command that is sent another way has the rest of the time that its caller was promised: the limit, or the grace after the
-// end of its context, whether or not a round has seen that end.
 // A round has found a command slow, and has yet to set its timer, when the context of its caller ends.
 func TestBound_ContextEndsBeforeTheTimerIsSet(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
@@ -295,6 +293,8 @@ func TestBound_ContextEndsBeforeTheTimerIsSet(t *testing.T) {
 	})
 }
 
+// A command that is sent another way has the rest of the time that its caller was promised: the limit, or the grace after the
+// end of its context, whether or not a round has seen that end.
 func TestBound_WhatIsLeft(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		const grace, limit = 10 * roundEvery, time.Minute

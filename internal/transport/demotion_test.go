@@ -45,7 +45,8 @@ func TestDemotion_LooksThatMeetNewConnectionsOnly(t *testing.T) {
 	require.LessOrEqual(t, looks.Load(), int64(1024+8), "the fresh connection, and new ones, are greeted, too")
 }
 
-// greets is the address of a server that answers HELLO with a role and the number of a connection, and all else with OK.
+// greets returns the address of a server that answers HELLO with a role and the number of a connection, and everything else
+// with OK.
 func greets(t *testing.T, hello func() (role string, connection int64)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -41,7 +41,7 @@ func (c *office) Do(ctx context.Context, command rueidis.Completed) rueidis.Redi
 	if command.Commands()[0] == "PING" { // after one was given up
 		return rueidis.RedisResult{}
 	}
-	if _, direct := ctx.(*bound); !direct { // it was to go with others, and there were none
+	if _, direct := ctx.(*bound); !direct { // it was to go together with others, and there were none
 		return c.DoMulti(ctx, command)[0]
 	}
 	key := command.Commands()[1]
@@ -190,7 +190,7 @@ func TestQueue_SendersThatHang(t *testing.T) {
 		var all sync.WaitGroup
 		var answered, unanswered atomic.Int32
 		begun := time.Now()
-		for wave := range many / 50 { // else the first sender takes all
+		for wave := range many / 50 { // otherwise the first sender takes all
 			for i := range 50 {
 				all.Go(func() {
 					key := 50*wave + i

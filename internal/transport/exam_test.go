@@ -62,7 +62,7 @@ type questioned struct {
 	asked  atomic.Int32                        // shared ones
 }
 
-// questions makes a client whose shared connections answer so.
+// questions makes a client whose shared connections give this answer.
 func questions(client rueidis.Client, shared rueidis.RedisResult) *questioned {
 	c := &questioned{Client: client}
 	c.shared.Store(&shared)
@@ -162,7 +162,7 @@ func TestExam_AConnectionEndsAtTheQuestion(t *testing.T) {
 	})
 }
 
-// A server that did not tell the database of the shared connections, but tells it of another connection, is asked again.
+// A server that did not report the database of the shared connections, but reports that of another connection, is asked again.
 func TestExam_TheServerTellsAfterAll(t *testing.T) {
 	client := onMiniredis(t)
 	says := func(script string) rueidis.RedisResult {
@@ -181,8 +181,8 @@ func TestExam_TheServerTellsAfterAll(t *testing.T) {
 	require.NotNil(t, way.First.dials.dial(wanted{}))
 }
 
-// A server may tell the database of the shared connections, but not that of another one, as after a change of permissions. Then
-// the database is selected on that one.
+// A server may report the database of the shared connections, but not that of another one, as after a change of permissions.
+// Then the database is selected on that one.
 func TestExam_TheServerTellsNoMore(t *testing.T) {
 	client := onMiniredis(t)
 	says := func(script string) rueidis.RedisResult {

@@ -120,7 +120,7 @@ func (c *telling) Do(context.Context, rueidis.Completed) (answer rueidis.RedisRe
 	return answer
 }
 
-// A server is asked until it has told the database, or has said that it does not.
+// A server is asked until it has reported the database, or has refused to.
 func TestClient_DatabaseIsAskedForOnce(t *testing.T) {
 	client := onMiniredis(t)
 	says := func(script string) rueidis.RedisResult {
@@ -267,7 +267,7 @@ func TestDialer_TheNextOneIsDialled(t *testing.T) {
 	}
 }
 
-// loading is a client whose shared connection does not tell its database yet.
+// loading is a client whose shared connection does not report its database yet.
 type loading struct {
 	rueidis.Client
 	over atomic.Bool

@@ -23,7 +23,7 @@ import (
 type movingCluster struct {
 	rueidis.Client
 	node  *movingNode
-	asked atomic.Int32 // how many commands it was to find the way for
+	asked atomic.Int32 // for how many commands it had to find the way
 }
 
 func (c *movingCluster) Mode() rueidis.ClientMode { return rueidis.ClientModeCluster }
@@ -61,7 +61,7 @@ type movingWire struct {
 func (d *movingWire) B() rueidis.Builder { return d.n.B() }
 func (d *movingWire) Close()             {}
 func (d *movingWire) Do(ctx context.Context, c rueidis.Completed) rueidis.RedisResult {
-	if c.Commands()[0] == "CLIENT" { // it does not tell its age
+	if c.Commands()[0] == "CLIENT" { // it does not report its age
 		return d.n.zero
 	}
 	return d.n.Do(ctx, c)
@@ -144,7 +144,7 @@ type greetingNode struct {
 	slots, reply rueidis.RedisResult
 	refuses      atomic.Bool
 	made, asked  atomic.Int32
-	elsewhere    atomic.Int32 // commands that the client was to find the way for
+	elsewhere    atomic.Int32 // commands for which the client had to find the way
 }
 
 type greetingCluster struct {
@@ -158,7 +158,7 @@ func (c *greetingCluster) Nodes() map[string]rueidis.Client {
 }
 
 func (c *greetingCluster) Do(_ context.Context, command rueidis.Completed) rueidis.RedisResult {
-	if command.Commands()[0] != "EVAL" { // else the client is urged to look at the cluster again
+	if command.Commands()[0] != "EVAL" { // otherwise the client is urged to look at the cluster again
 		c.node.elsewhere.Add(1)
 	}
 	return rueidis.RedisResult{}

@@ -211,7 +211,7 @@ func TestRoundTrip_WhatIsLearnedOfAFreeze(t *testing.T) {
 	})
 }
 
-// When the round trip becomes longer, that is known after three of them.
+// When the round trip becomes longer, that is known after three exchanges.
 func TestRoundTrip_WhatIsLearnedOfALongWay(t *testing.T) {
 	fromAfar(t, time.Millisecond, func(t *testing.T, way *Client, d *distant, ask func(context.Context, time.Duration) Reply) {
 		d.trip.Store(int64(900 * time.Millisecond))

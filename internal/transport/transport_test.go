@@ -194,7 +194,7 @@ func TestNode_MessageMakesItHealthy(t *testing.T) {
 	})
 }
 
-// oldClient is one for which all connections look old, as behind a proxy that tells the age of its own.
+// oldClient is a client all of whose connections look old, as behind a proxy that reports the age of its own connections.
 type oldClient struct {
 	rueidis.Client
 	info rueidis.RedisResult

@@ -386,7 +386,7 @@ func TestVouching_UnderWay(t *testing.T) {
 	}
 }
 
-// Without Sentinels to ask, only the client's change to another server tells: a reply of the server that it has left is late.
+// Without Sentinels to ask, only the client's change to another server counts: a reply of the server that it has left is late.
 func TestVouching_NobodyToAsk(t *testing.T) {
 	client := onMiniredis(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -605,7 +605,7 @@ func TestVouching_AStandstillAfterTheAnswers(t *testing.T) {
 	withVouched(t, sentinel.Vouched, func(t *testing.T, v *vouched) {
 		v.doubt()
 		v.asks = func() {
-			<-time.After(time.Millisecond) // else time stands still, too, while connection after connection is made
+			<-time.After(time.Millisecond) // otherwise time stands still, too, while connection after connection is made
 			v.standStill()
 			v.says[former] = sentinel.Replaced
 		}
