@@ -90,7 +90,7 @@ func (c *cluster) move(key string, to *redistest.Server) {
 	}
 }
 
-// listensAt tells whether the client has a connection to a server that tracks the key or is subscribed to its channel.
+// listensAt reports whether the client has a connection to a server that tracks the key or is subscribed to its channel.
 func (c *cluster) listensAt(s *redistest.Server, o Options, key string) bool {
 	c.Helper()
 	if o.Track {
@@ -150,7 +150,7 @@ func TestCluster_Connections(t *testing.T) {
 	}
 }
 
-// waiters are one for each way to listen, for the same key.
+// waiters returns a waiter for each way to listen, for the same key.
 func (c *cluster) waiters(key string) map[*Waiter]Options {
 	c.Helper()
 	waiters := map[*Waiter]Options{}

@@ -142,7 +142,7 @@ func TestOwnChannel_IsLeft(t *testing.T) {
 	wait := Wait{Key: "key", Own: "own"}
 	w := b.subscribed(l, wait)
 	closed := time.Now()
-	inTime := func() bool { return time.Since(closed) < tidying } // else it may be left already
+	inTime := func() bool { return time.Since(closed) < tidying } // otherwise it may be left already
 	w.Close()
 	if heard := b.do("PUBLISH", "own", "late") == "1"; heard || inTime() {
 		b.takes(m, "own: late")

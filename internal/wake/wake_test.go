@@ -56,7 +56,7 @@ type bench struct {
 	lines []string
 }
 
-// optionFor makes a client with buffers of a size that takes no longer to make than a test.
+// optionFor returns options of a client whose buffers are so small that making them takes no longer than a test.
 func optionFor(server *redistest.Server) rueidis.ClientOption {
 	const buffer = 16 << 10
 	return rueidis.ClientOption{
@@ -152,10 +152,10 @@ func (b *bench) sleeps(w *Waiter) {
 	}
 }
 
-// connections is how many connections of the client there are that do more than run commands of their own.
+// connections returns how many connections of the client do more than run commands of their own.
 func (b *bench) connections() int { return b.named("listens") }
 
-// named is how many there are of a client with a name.
+// named returns how many connections of a client have a name.
 func (b *bench) named(name string) (n int) {
 	b.Helper()
 	for line := range strings.Lines(b.do("CLIENT", "LIST")) {
@@ -266,7 +266,6 @@ func TestNews_OfASilentServer(t *testing.T) {
 	first.Close()
 }
 
-// A listener is told when the connection works and when it is lost.
 // A call that asks again gets the answer for which it has not waited before, whether that has come meanwhile or not.
 func TestNews_AnAnswerAfterItsCall(t *testing.T) {
 	for name, comes := range map[string]bool{"has come": true, "is under way": false} {
@@ -302,6 +301,7 @@ func TestNews_AnAnswerAfterItsCall(t *testing.T) {
 	}
 }
 
+// A listener is told when the connection works and when it is lost.
 func TestNews_OfTheConnection(t *testing.T) {
 	b := newBench(t)
 	news := make(chan Connection, 8)
