@@ -229,7 +229,7 @@ bench-quick: ## run bench in about five minutes; only prints; ARGS="-only rush" 
 	cd bench && GOWORK=off go run . -quick $(ARGS)
 
 .PHONY: bench-fleet
-bench-fleet: ## run hundreds of processes and 10 000 registries on a server, Sentinel and a cluster, in 25 minutes; writes docs/scale.md
+bench-fleet: ## run hundreds of processes, 10 000 registries on a server, Sentinel and a cluster, in 25 min; writes docs/scale.md
 	@scripts/ensure-redis.sh
 	cd bench && GOWORK=off go run . -only fleet -write .. $(ARGS)
 

@@ -50,7 +50,8 @@ else
 		echo "no test uses a real server" >&2
 		exit 1
 	fi
-	of() { echo "$names" | awk -v n="$1" '$2 == n || $2 == "each" { print $1 }' | paste -s -d '|' -; } # of N: the tests for the N-th server
+	# of N prints the tests for the N-th server.
+	of() { echo "$names" | awk -v n="$1" '$2 == n || $2 == "each" { print $1 }' | paste -s -d '|' -; }
 	work=$(mktemp -d)
 	trap 'rm -rf "$work"' EXIT
 	mkdir "$work/tests"
