@@ -185,9 +185,9 @@ func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 // SENTINEL and SUBSCRIBE.
 //
 // These fields of option are used: InitAddress, which must not be empty; Sentinel, which must have a MasterSet; the functions
-// that dial and authenticate; ConnWriteTimeout, AlwaysRESP2, ClientSetInfo and DisableTCPNoDelay. What is bad
-// input for [WithClientOption] is bad input here, and so is a client that is not for Sentinel. If several registries on one client
-// have this option, the option of the first one counts.
+// that dial and authenticate; ConnWriteTimeout, AlwaysRESP2, ClientSetInfo and DisableTCPNoDelay. What is bad input for
+// [WithClientOption] is bad input here, and so is a client that is not for Sentinel. If several registries on one client have
+// this option, the option of the first one counts.
 func WithSentinels(option rueidis.ClientOption) Option {
 	return func(s *settings) { s.sentinels = &option }
 }

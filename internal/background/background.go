@@ -46,7 +46,7 @@ type Tells struct {
 	Log func(level slog.Level, message string, about ...slog.Attr)
 }
 
-// Grace, plus two round trips, is how long the cleaner still removes after Close what was left behind.
+// Grace is for how long after Close, plus two round trips, the cleaner still removes what was left behind.
 const Grace = time.Second
 
 // New begins the work for a registry on a client.

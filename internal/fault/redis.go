@@ -299,10 +299,10 @@ func OutcomeUnknown(err error) bool {
 }
 
 // MayUnsubscribe reports whether it is safe to unsubscribe on a connection on which PING has just had this reply. Rueidis sends
-// PING after each UNSUBSCRIBE, also when a dedicated connection goes back to its pool. If PING is refused for a reason that rueidis
-// does not expect, it panics in its own goroutine, which ends the program: a master that cannot save because its disk is full
-// refuses PING (MISCONF). It also panics if both commands are refused for an expected reason, as by a server that is busy with a
-// script.
+// PING after each UNSUBSCRIBE, also when a dedicated connection goes back to its pool. If PING is refused for a reason that
+// rueidis does not expect, it panics in its own goroutine, which ends the program: a master that cannot save because its disk is
+// full refuses PING (MISCONF). It also panics if both commands are refused for an expected reason, as by a server that is busy
+// with a script.
 func MayUnsubscribe(pong rueidis.RedisResult) bool {
 	reply, refused := rueidis.IsRedisErr(pong.Error())
 	if !refused {
