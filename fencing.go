@@ -25,7 +25,7 @@ import (
 // # Details
 //
 // Locking again keeps the token. With this option a script sets the key, and a call that waited in the queue needs one more round
-// trip. A counter for each path keeps the last token for an hour, or forever in Redisson's format.
+// trip. A counter for each path keeps the last token for an hour, or without an end in Redisson's format.
 //
 //   - Holders in registries without this option draw no tokens; neither do Java's holders in Spring's format.
 //   - With [WithRedissonLayout] plain locks share the counter with Redisson's RFencedLock.
