@@ -46,6 +46,7 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 		return seam.InRegistry{
 			Cached: r.cache.Len, Calls: func() int { return len(r.permits.All()) },
 			Drain: &r.drain, Orphans: r.background.Orphans, Replicas: r.queues.Replicas, Stall: r.background.Stall,
+			Sleep: r.transport.Clock.Sleep,
 		}
 	}
 	seam.Lockregistry.InLock = func(lock any) seam.InLock {

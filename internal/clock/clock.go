@@ -6,6 +6,8 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,23 +22,69 @@ const Never = Instant(math.MaxInt64)
 const LongAgo = -Never / 2
 
 // Clock is the clock of a transport, and of all registries that use it.
-type Clock struct{ start time.Time }
+type Clock struct {
+	start time.Time
+	slept *sleep
+}
 
 // New returns a clock that started a second ago.
-func New() Clock { return Clock{time.Now().Add(-time.Second)} }
+func New() Clock { return Clock{time.Now().Add(-time.Second), &sleep{}} }
 
 // Now returns the current instant.
-func (c Clock) Now() Instant { return Instant(time.Since(c.start)) }
+func (c Clock) Now() Instant { return c.at(time.Now()) }
 
 // At returns the instant of a time. A time without a monotonic reading is compared with the present wall clock, which may have
 // been set since the start.
 func (c Clock) At(t time.Time) Instant {
 	now := time.Now()
-	return Instant(now.Sub(c.start)).Add(t.Sub(now))
+	return c.at(now).Add(t.Sub(now))
 }
 
-// Time is the inverse of At.
-func (c Clock) Time(i Instant) time.Time { return c.start.Add(time.Duration(i)) }
+// Time is the inverse of At. Once the machine was suspended, the time has no monotonic reading, which would be too late.
+func (c Clock) Time(i Instant) time.Time {
+	t := c.start.Add(time.Duration(i))
+	if c.slept.total.Load() > 0 {
+		return t.Round(0)
+	}
+	return t
+}
+
+func (c Clock) at(now time.Time) Instant {
+	passed := now.Sub(c.start)
+	return Instant(passed + c.slept.until(time.Duration(now.UnixNano()-c.start.UnixNano())-passed))
+}
+
+// Sleep is for tests: the clock goes on as if the machine had been suspended for d.
+func (c Clock) Sleep(d time.Duration) { c.slept.ahead.Add(-int64(d)) }
+
+// sleep is for how long the machine was suspended. The monotonic clock stands still then, on Linux and macOS, while leases run out
+// in Redis. The wall clock goes on: it is ahead afterwards. When it is set forward by hand, or by a time server, leases end early
+// by as much, which is safe.
+type sleep struct {
+	ahead atomic.Int64 // the wall clock of the monotonic one, as last seen
+	total atomic.Int64
+	mu    sync.Mutex // is held to write both
+}
+
+// leap is the smallest change of a wall clock that counts. The two clocks are read one after another, and some tick slowly.
+const leap = 100 * time.Millisecond
+
+// until returns for how long the machine was suspended until the wall clock was ahead by so much.
+func (s *sleep) until(ahead time.Duration) time.Duration {
+	if change := ahead - time.Duration(s.ahead.Load()); change >= leap || change <= -leap {
+		s.note(int64(ahead))
+	}
+	return time.Duration(s.total.Load())
+}
+
+func (s *sleep) note(ahead int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if gained := ahead - s.ahead.Load(); gained >= int64(leap) {
+		s.total.Add(gained) // first: it is read last
+	}
+	s.ahead.Store(ahead)
+}
 
 // Add adds a duration, up to Never, so that no sum overflows.
 func (i Instant) Add(d time.Duration) Instant {

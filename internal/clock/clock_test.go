@@ -2,10 +2,13 @@ package clock
 
 import (
 	"math"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -28,10 +31,70 @@ func TestClock_AtWhenTheWallClockWasSetBack(t *testing.T) {
 	start := time.Now()
 	*(*uint64)(unsafe.Pointer(&start)) += 3600 << nanoseconds // nothing sets the one without the other
 	require.InDelta(t, time.Hour, start.Round(0).Sub(time.Now().Round(0)), float64(time.Minute))
-	c := Clock{start}
+	c := Clock{start, &sleep{}}
 	require.Less(t, c.Now(), Instant(time.Minute))
 	for _, at := range []time.Time{time.Now().Add(time.Hour), time.Now().Add(time.Hour).Round(0)} {
 		require.InDelta(t, time.Hour, c.Now().Until(c.At(at)), float64(time.Minute))
 	}
 	require.Equal(t, Never, c.At(time.Now().Add(math.MaxInt64)))
+}
+
+// While the machine is suspended only the wall clock goes on.
+func TestClock_WhileTheMachineIsSuspended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New()
+		before, at := c.Now(), time.Now()
+		c.Sleep(time.Hour)
+		require.Equal(t, before.Add(time.Hour), c.Now())
+		require.Equal(t, c.Now(), c.At(at), "the deadline of a context does not move")
+		require.Equal(t, at.Add(time.Hour).Round(0), c.Time(c.Now()))
+
+		<-time.After(time.Minute)
+		c.Sleep(leap)
+		require.Equal(t, before.Add(time.Hour+time.Minute+leap), c.Now())
+		c.Sleep(leap - 1)
+		require.Equal(t, before.Add(time.Hour+time.Minute+leap), c.Now(), "the clocks are read one after another")
+		c.Sleep(1)
+		require.Equal(t, before.Add(time.Hour+time.Minute+2*leap), c.Now())
+	})
+}
+
+// No instant comes before an earlier one when the wall clock is set back, and a suspension after that is noticed.
+func TestClock_WhenTheWallClockIsSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New()
+		before := c.Now()
+		c.Sleep(-time.Hour)
+		require.Equal(t, before, c.Now())
+		c.Sleep(time.Minute)
+		require.Equal(t, before.Add(time.Minute), c.Now())
+	})
+}
+
+func TestClock_OfManyGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New()
+		before := c.Now()
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				last := before
+				for range 1000 {
+					now := c.Now()
+					assert.GreaterOrEqual(t, now, last)
+					last = now
+				}
+			})
+		}
+		c.Sleep(time.Hour)
+		all.Wait()
+		require.Equal(t, before.Add(time.Hour), c.Now(), "it counts once")
+	})
+}
+
+func BenchmarkNow(b *testing.B) {
+	c := New()
+	for b.Loop() {
+		c.Now()
+	}
 }

@@ -82,8 +82,9 @@ type Parts struct {
 
 // InRegistry is what tests look at within a registry, or set.
 type InRegistry struct {
-	Cached, Calls func() int // locks, and what a registry knows about semaphores
-	Stall         func()     // see background.Work
+	Cached, Calls func() int            // locks, and what a registry knows about semaphores
+	Stall         func()                // see background.Work
+	Sleep         func(d time.Duration) // see clock.Clock
 	Drain         *drain.Drain
 	Orphans       *hold.OrphanWatch
 	Replicas      *protocol.Replicas

@@ -81,33 +81,37 @@ var workWithin = map[string]func(ctx context.Context, r *lockregistry.Registry, 
 }
 
 // The first look at a context after the lease reports its end, even if neither a timer nor a renewal of the process was in
-// time.
+// time, or the machine was suspended.
 func TestContext_GoesByTheClock(t *testing.T) {
 	t.Parallel()
 	for name, in := range workWithin {
 		for how, look := range map[string]func(context.Context) error{"Err": context.Context.Err, "Cause": context.Cause} {
-			t.Run(name+" "+how, func(t *testing.T) {
-				kit.FakeWorld(t, func(w *kit.World) {
-					const lease = 10 * time.Second
-					r := w.Registry(lockregistry.WithLease(lease))
-					worked := false
-					_ = in(w.Context(), r, func(ctx context.Context) error {
-						kit.Stall(r)
-						w.Pass(lease / 2)
-						require.NoError(w, look(ctx))
-						w.Pass(lease / 2)
-						require.Error(w, look(ctx))
-						require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
-						select {
-						case <-ctx.Done():
-						default:
-							w.Error("Err is not nil before Done is closed")
-						}
-						worked = true
-						return nil
-					})
-					require.True(w, worked)
+			const lease = 10 * time.Second
+			test := func(w *kit.World, pass func(r *lockregistry.Registry, d time.Duration)) {
+				r := w.Registry(lockregistry.WithLease(lease))
+				worked := false
+				_ = in(w.Context(), r, func(ctx context.Context) error {
+					kit.Stall(r)
+					pass(r, lease/2)
+					require.NoError(w, look(ctx))
+					pass(r, lease/2)
+					require.Error(w, look(ctx))
+					require.ErrorIs(w, context.Cause(ctx), lockregistry.ErrLockLost)
+					select {
+					case <-ctx.Done():
+					default:
+						w.Error("Err is not nil before Done is closed")
+					}
+					worked = true
+					return nil
 				})
+				require.True(w, worked)
+			}
+			t.Run(name+" "+how, func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) { test(w, func(_ *lockregistry.Registry, d time.Duration) { w.Pass(d) }) })
+			})
+			t.Run(name+" "+how+" after a suspension", func(t *testing.T) {
+				kit.FakeWorld(t, func(w *kit.World) { test(w, kit.Suspend) })
 			})
 		}
 	}

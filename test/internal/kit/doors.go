@@ -1,6 +1,8 @@
 package kit
 
 import (
+	"time"
+
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
@@ -56,6 +58,9 @@ func Draining(r *lockregistry.Registry) bool { return seam.Lockregistry.InRegist
 
 // Stall stops the timers of a registry, as if its process got no processor: no renewal is sent, and no loss is reported.
 func Stall(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Stall() }
+
+// Suspend lets time go on for the registries of a client, as if the machine had been suspended: no timer notices.
+func Suspend(r *lockregistry.Registry, d time.Duration) { seam.Lockregistry.InRegistry(r).Sleep(d) }
 
 // BeginDrain begins a Shutdown before it turns any call away.
 func BeginDrain(r *lockregistry.Registry) { seam.Lockregistry.InRegistry(r).Drain.Begin() }
