@@ -52,7 +52,7 @@ var (
 		"it is not known whether it was lost before")
 )
 
-// FewReplicas matches errors of writes that too few replicas have acknowledged in time.
+// FewReplicas matches errors of writes that too few replicas have acknowledged in time. The master has them.
 var FewReplicas = errors.New("too few replicas have the lock")
 
 // Apart says that no script can obtain the paths of one call at once: a proxy keeps them on several servers, or their slot moves.
@@ -71,6 +71,15 @@ func (w *wholeError) Error() string { return w.text }
 // Lasting matches errors after which the same call does not succeed later, although Redis has not said so.
 var Lasting = errors.New("it will not succeed later")
 
+// AsLasting wraps an error so that it matches [Lasting]: no call tries again.
+func AsLasting(err error) error { return lasting{err} }
+
+type lasting struct{ error }
+
+func (l lasting) Is(target error) bool { return target == Lasting }
+
+func (l lasting) Unwrap() error { return l.error }
+
 // Unrepeated returns the text of an error without the arguments of the command, which a server repeats if it does not know the
 // command. It cuts them at 128 bytes, so a long password would not be recognized.
 func Unrepeated(text string) (short string, repeats bool) {
@@ -86,21 +95,14 @@ func Plain(err error) error {
 		return err
 	}
 	if IsNoRESP3(err) {
-		return noRESP3Error{err}
+		return AsLasting(fmt.Errorf("%w: %s", err, noRESP3))
 	}
 	short, repeats := Unrepeated(reply.Error())
 	if word := strings.ToUpper(short); repeats && (strings.Contains(word, "AUTH") || strings.Contains(word, "HELLO")) {
-		return unknownCommandError(short)
+		return AsLasting(errors.New(short))
 	}
 	return err
 }
-
-// unknownCommandError is an error of a server that does not know a command.
-type unknownCommandError string
-
-func (u unknownCommandError) Error() string { return string(u) }
-
-func (u unknownCommandError) Is(target error) bool { return target == Lasting }
 
 // noRESP3 says what to do where RESP3 is refused. With a server before version 6, which does not know HELLO, rueidis does that
 // by itself.
@@ -111,15 +113,6 @@ func IsNoRESP3(err error) bool {
 	reply := (*rueidis.RedisError)(nil)
 	return errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOPROTO")
 }
-
-// noRESP3Error is an error of a connection that the client could not make.
-type noRESP3Error struct{ error }
-
-func (e noRESP3Error) Error() string { return e.error.Error() + ": " + noRESP3 }
-
-func (e noRESP3Error) Unwrap() error { return e.error }
-
-func (e noRESP3Error) Is(target error) bool { return target == Lasting }
 
 // Answered reports whether the server itself replied: with a result or an error.
 func Answered(err error) bool {

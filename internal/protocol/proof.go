@@ -80,7 +80,7 @@ func Proven(result rueidis.RedisResult, key string) (held, old bool, err error) 
 		}
 	}
 	if len(lacks) > 0 {
-		return false, false, unpermittedError{"it lacks " + strings.Join(unique(lacks), ", ")}
+		return false, false, unpermitted("it lacks " + strings.Join(unique(lacks), ", "))
 	}
 	return how == "held", how != "checked", nil
 }
@@ -116,15 +116,10 @@ func missing(err error, key string) error {
 	if !strings.Contains(strings.ToLower(text), "eval") {
 		text = "it lacks a key pattern for " + fault.Short(key)
 	}
-	return unpermittedError{strings.TrimPrefix(text, "NOPERM ")}
+	return unpermitted(strings.TrimPrefix(text, "NOPERM "))
 }
 
-// unpermittedError says why a user may not release locks.
-type unpermittedError struct{ why string }
-
-func (u unpermittedError) Error() string {
-	return "the user could not release the lock, so it was not taken: NOPERM, " + u.why
+// unpermitted returns the error of a user who may not release locks.
+func unpermitted(why string) error {
+	return fault.AsLasting(errors.New("the user could not release the lock, so it was not taken: NOPERM, " + why))
 }
-
-// Is makes the failure final: no call tries again.
-func (unpermittedError) Is(target error) bool { return target == fault.Lasting }

@@ -57,7 +57,7 @@ func TestRetries_AClosedClient(t *testing.T) {
 
 // A call that had no time to send anything, and is not over, pauses before it tries again, and says why.
 func TestRetries_NothingWasSent(t *testing.T) {
-	tooLittle := fault.AsUnavailable(tooLittleTimeError{transport.RoundTrip{Base: time.Second, Known: true}})
+	tooLittle := tooLittleTime(transport.RoundTrip{Base: time.Second, Known: true})
 	for name, at := range map[string]state{"polls": stateTrace, "in the queue": stateLook, "between tickets": stateAlone} {
 		tries := func(a *acquisition) error {
 			if a.failed(at, a.traitsOf(at, tooLittle), tooLittle) == stateEnded {

@@ -26,34 +26,21 @@ func zerosFor(t transport.RoundTrip, lease time.Duration) string {
 	return most[:n]
 }
 
-// shortLeaseError says that a lease is too short for the round trip: it could be over before its owner has done anything.
-type shortLeaseError struct {
-	lease time.Duration
-	trip  transport.RoundTrip
+// tooLittleTime is the error of a call that has sent nothing, because less time was left than one round trip takes.
+func tooLittleTime(trip transport.RoundTrip) error {
+	return fault.AsUnavailable(fmt.Errorf("there was no time for an answer: %v", trip))
 }
 
-func (e shortLeaseError) Error() string {
-	return fmt.Sprintf("a lease of %v is too short: %v, and it must be at least %v", e.lease, e.trip, e.trip.ShortestLease())
-}
-
-// Is makes the failure final: no call tries again.
-func (shortLeaseError) Is(target error) bool { return target == fault.Lasting }
-
-// tooLittleTimeError says that nothing was sent, because less time was left than one round trip takes.
-type tooLittleTimeError struct{ trip transport.RoundTrip }
-
-func (e tooLittleTimeError) Error() string {
-	return fmt.Sprintf("there was no time for an answer: %v", e.trip)
-}
-
-// TooShort returns an error if a lease is too short to be useful, because the server is far away.
+// TooShort returns an error if a lease is too short to be useful, because the server is far away: it could be over before its
+// owner has done anything.
 func TooShort(t *lease.Term, way *transport.Node) error {
 	trip := way.RoundTrip()
 	if t == nil || t.Length >= trip.ShortestLease() {
 		return nil
 	}
 	way.Relearn()
-	return shortLeaseError{t.Length, trip}
+	least := trip.ShortestLease()
+	return fault.AsLasting(fmt.Errorf("a lease of %v is too short: %v, and it must be at least %v", t.Length, trip, least))
 }
 
 // tooFar returns an error if a command must not be sent because the server is far away: the lease is too short to be of use, or
@@ -67,7 +54,7 @@ func (p *Path) tooFar(w *transport.Wait, t *lease.Term) (useless, err error) {
 	trip := way.RoundTrip()
 	if left := w.Left(p.Clock); trip.Useless(left) {
 		way.Relearn()
-		useless, err = fault.AsUnavailable(tooLittleTimeError{trip}), p.all.outwait(w.Ctx, left)
+		useless, err = tooLittleTime(trip), p.all.outwait(w.Ctx, left)
 	}
 	return useless, err
 }

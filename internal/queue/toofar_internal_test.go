@@ -75,13 +75,13 @@ func TestOutwait_AContextThatDoesNotEnd(t *testing.T) {
 			require.NoError(t, <-ended)
 			require.Equal(t, answerGrace, time.Since(began))
 			a := attempt{path: &Path{Kind: all.Kind(hold.Kind{}, "")}, ctx: ctx}
-			err := a.outwaited(fault.AsUnavailable(tooLittleTimeError{}))
+			err := a.outwaited(tooLittleTime(transport.RoundTrip{}))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorIs(t, err, fault.Unavailable)
 			require.False(t, a.passing(err), "a call that waits does not go on without an end")
 
 			a.ctx, a.cut = endless{context.Background(), time.Now().Add(time.Hour)}, false
-			err = a.outwaited(fault.AsUnavailable(tooLittleTimeError{}))
+			err = a.outwaited(tooLittleTime(transport.RoundTrip{}))
 			require.NotErrorIs(t, err, context.DeadlineExceeded)
 			require.True(t, a.passing(err))
 		})

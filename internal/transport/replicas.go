@@ -19,17 +19,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
 
-// fewReplicasError: too few replicas have acknowledged a write in time. The master has it.
-type fewReplicasError struct {
-	acknowledged, wanted int
-}
-
-func (f fewReplicasError) Error() string {
-	return fmt.Sprintf("too few replicas have the lock: %d of %d", f.acknowledged, f.wanted)
-}
-
-func (fewReplicasError) Is(target error) bool { return target == fault.FewReplicas }
-
 // replication is a command whose write counts only once enough replicas have it.
 //
 //	queued ──▶ sent ──answered──▶ written ──acknowledged──▶ settled
@@ -86,7 +75,7 @@ func (e *replication) count(acks int, err error) {
 		if !e.overdue {
 			return
 		}
-		err = fewReplicasError{acks, e.call.Replicas.N}
+		err = fmt.Errorf("%w: %d of %d", fault.FewReplicas, acks, e.call.Replicas.N)
 	}
 	e.settle(e.reply.RedisResult, err)
 }
