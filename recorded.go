@@ -27,14 +27,14 @@ func (r *Registry) keepRecord(name *string) {
 	o := &r.reader
 	o.Apart = &r.queues.Apart
 	o.Prefix, o.Sharded, o.Cluster, o.Clock, o.Client = r.prefix, r.formats.Sharded(), r.queues.Cluster, r.transport.Clock, r.client
-	o.Transport, o.Calls, o.Closed = r.transport.Client, &r.queues, r.closed
+	o.Transport, o.Calls = r.transport.Client, &r.queues
 	p := &ownRecord{reg: r, label: observe.Label(own)}
 	r.record = p
 	p.Init(record.Of{
 		Prefix: r.prefix, Registry: own.Registry, Clock: r.transport.Clock, Transport: r.transport.Client, Limit: r.queues.Limit,
 		Log: r.reports.dispatch.Log,
 	})
-	p.detector = detector.New(forDetector{o, r}, own, &waiting, r.transport.Clock, r.closed)
+	p.detector = detector.New(forDetector{o, r}, own, &waiting, r.transport.Clock)
 	p.Start(p, r.transport.Clock, own)
 }
 

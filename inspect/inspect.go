@@ -78,7 +78,7 @@ func parts(client rueidis.Client, prefix string) seam.Parts {
 	r := readonly.Bystander(client, prefix, commandLimit)
 	return seam.Parts{
 		Reader:   r,
-		Detector: detector.Bystander(r, r.Clock, nil),
+		Detector: detector.Bystander(r, r.Clock),
 		Formats:  protocol.Config{Prefix: prefix, Cluster: r.Cluster, Publishes: true, Beside: protocol.NewBeside(r.Clock)},
 		Layout:   observe.LayoutSpring,
 		Values:   "\x00", // no value begins so

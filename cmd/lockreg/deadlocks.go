@@ -91,7 +91,7 @@ func knots(ctx context.Context, reader *readonly.Reader) func() marks {
 		defer close(done)
 		defer cancel()
 		list := func(ctx context.Context) ([]string, error) { return keyspace.Listed(ctx, reader) }
-		cycles, _ := detector.Bystander(reader, reader.Clock, reader.Closed).All(ctx, list)
+		cycles, _ := detector.Bystander(reader, reader.Clock).All(ctx, list)
 		for _, cycle := range cycles {
 			for _, wait := range cycle {
 				all[wait.Path] = true

@@ -11,7 +11,6 @@ import (
 	"iter"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
@@ -70,25 +69,22 @@ type Wait struct {
 // A chain ends at a holder without a record: Java, an older version of this library, or a process that is gone. It also ends at
 // a registry with another prefix.
 type Detector struct {
-	reg    Registry
-	own    presence.Identity
-	graph  *deadlock.Graph
-	clock  clock.Clock
-	closed <-chan struct{}
+	reg   Registry
+	own   presence.Identity
+	graph *deadlock.Graph
+	clock clock.Clock
 
 	denied clock.Instant // after a lasting error: when Look looks again
 }
 
-// New makes the detector of a registry, which ends when closed is closed. Graph has the waiting calls of this process.
-func New(
-	reg Registry, own presence.Identity, graph *deadlock.Graph, c clock.Clock, closed <-chan struct{},
-) *Detector {
-	return &Detector{reg: reg, own: own, graph: graph, clock: c, closed: closed}
+// New makes the detector of a registry. Graph has the waiting calls of this process.
+func New(reg Registry, own presence.Identity, graph *deadlock.Graph, c clock.Clock) *Detector {
+	return &Detector{reg: reg, own: own, graph: graph, clock: c}
 }
 
 // Bystander makes a detector that belongs to no registry: it has no calls of its own.
-func Bystander(peers Peers, c clock.Clock, closed <-chan struct{}) *Detector {
-	return New(bystander{peers}, presence.Identity{}, &deadlock.Graph{}, c, closed)
+func Bystander(peers Peers, c clock.Clock) *Detector {
+	return New(bystander{peers}, presence.Identity{}, &deadlock.Graph{}, c)
 }
 
 type bystander struct{ Peers }
@@ -167,7 +163,7 @@ func (d *Detector) Look(ctx context.Context) {
 		return
 	}
 	found, err := d.untold(ctx)
-	if len(found) > 0 && d.pause(ctx) {
+	if len(found) > 0 && clock.Rest(ctx, deadlock.SecondLook) {
 		var later []Cycle
 		later, err = d.untold(ctx)
 		for _, c := range inBoth(found, later) {
@@ -198,7 +194,7 @@ func (d *Detector) All(ctx context.Context, list func(context.Context) ([]string
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
-	d.pause(ctx)
+	clock.Rest(ctx, deadlock.SecondLook)
 	later, err := d.look(ctx, list)
 	if err != nil {
 		return nil, err
@@ -224,17 +220,4 @@ func (d *Detector) look(ctx context.Context, list func(context.Context) ([]strin
 	}
 	err = l.follow(ctx, all)
 	return l.cycles(all), err
-}
-
-// pause waits until it is time for a second look. It reports false if there must be none.
-func (d *Detector) pause(ctx context.Context) bool {
-	pause := time.NewTimer(deadlock.SecondLook)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-		return true
-	case <-ctx.Done():
-	case <-d.closed:
-	}
-	return false
 }

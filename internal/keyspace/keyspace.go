@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -89,16 +90,10 @@ func Listed(ctx context.Context, r *readonly.Reader) ([]string, error) {
 	return reply.AsStrSlice()
 }
 
-// pause waits for d. It returns why the pass must end, or nil.
+// pause waits for d, which is half a second at most. It returns why the pass must end, or nil.
 func pause(ctx context.Context, r *readonly.Reader, d time.Duration) error {
 	if d > 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		case <-r.Closed:
-		}
+		clock.Rest(ctx, d)
 	}
 	return r.Calls.Stopped(ctx)
 }

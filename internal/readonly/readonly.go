@@ -48,7 +48,6 @@ type Reader struct {
 	Client    rueidis.Client
 	Transport *transport.Client
 	Calls     Calls
-	Closed    <-chan struct{} // of the registry
 	Apart     *protocol.Apart // whether a proxy keeps keys on several servers; nil: that is not known
 
 	readOnly atomic.Bool // the server knows EVALSHA_RO, and refuses EVALSHA to this user
