@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/background"
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/drain"
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -197,10 +198,7 @@ func (r *Registry) closeClient(limit time.Duration) {
 		r.client.Close()
 	}()
 	if !held {
-		select {
-		case <-closed:
-		case <-time.After(limit):
-		}
+		clock.Await(closed, limit)
 	}
 }
 

@@ -130,13 +130,16 @@ func (i Instant) After(earlier Instant) time.Duration { return max(0, earlier.Un
 func (i Instant) Until(later Instant) time.Duration { return time.Duration(later - i) }
 
 // Rest waits for d. It reports false if ctx ends first.
-func Rest(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
+func Rest(ctx context.Context, d time.Duration) bool { return !Await(ctx.Done(), d) }
+
+// Await waits until done is closed, for limit at most. It reports whether done was closed.
+func Await(done <-chan struct{}, limit time.Duration) bool {
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-done:
 		return true
-	case <-ctx.Done():
+	case <-timer.C:
 		return false
 	}
 }

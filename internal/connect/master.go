@@ -33,9 +33,7 @@ func OpenMaster(ctx context.Context, address string, option rueidis.ClientOption
 	o, err := openMaster(ctx, address, option)
 	met := err // the first attempt's error says more than that a later attempt took too long
 	for tries := 1; errors.Is(err, errReplica); tries++ {
-		select {
-		case <-time.After(clock.Pause(tries, clock.MostPause)):
-		case <-limit.Done():
+		if !clock.Rest(limit, clock.Pause(tries, clock.MostPause)) {
 			return Opened{}, fault.WithEnd(ctx, met)
 		}
 		if o, err = openMaster(limit, address, option); err != nil && limit.Err() != nil {

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/lockregistry/lockregistry/internal/clock"
 )
 
 // Queue calls a log handler or an observer, which may block forever or panic. One goroutine makes the calls in order, without a
@@ -117,14 +119,8 @@ func (q *Queue) Flush() {
 	q.mu.Lock()
 	idle := q.idle
 	q.mu.Unlock()
-	if idle == nil {
-		return
-	}
-	limit := time.NewTimer(grace)
-	defer limit.Stop()
-	select {
-	case <-idle:
-	case <-limit.C:
+	if idle != nil {
+		clock.Await(idle, grace)
 	}
 }
 

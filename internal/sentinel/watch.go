@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
@@ -78,12 +79,7 @@ func (w *Watch) Close() {
 		w.work.Wait()
 		close(ended)
 	}()
-	limit := time.NewTimer(closeWait)
-	defer limit.Stop()
-	select {
-	case <-ended:
-	case <-limit.C:
-	}
+	clock.Await(ended, closeWait)
 }
 
 // Absent returns the addresses of Sentinels whose events are not heard now.

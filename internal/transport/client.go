@@ -169,15 +169,7 @@ func (t *Client) Greeted(took time.Duration, all bool) {
 // the PING may hang, so there is one at a time, and all callers meanwhile share its answer. The answer may be from just before
 // the client was closed; callers ask again.
 func (t *Client) Closed() bool {
-	answered := t.closing.ask(func() bool {
-		return errors.Is(t.redis.Do(t.ctx, t.redis.B().Ping().Build()).Error(), rueidis.ErrClosing)
-	})
-	select {
-	case <-answered:
-		return t.closing.closed.Load()
-	case <-time.After(askLimit):
-		return false
-	}
+	return clock.Await(t.askClosed(), askLimit) && t.closing.closed.Load()
 }
 
 // closing is a question whether the client is closed.
@@ -187,14 +179,15 @@ type closing struct {
 	closed   atomic.Bool   // the answer
 }
 
-// ask asks in the background, unless a question is under way. The channel is closed when the answer is there.
-func (c *closing) ask(closed func() bool) (answered <-chan struct{}) {
+// askClosed asks in the background, unless a question is under way. The channel is closed when the answer is there.
+func (t *Client) askClosed() (answered <-chan struct{}) {
+	c := &t.closing
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.answered == nil {
 		c.answered = make(chan struct{})
 		go func() {
-			c.closed.Store(closed())
+			c.closed.Store(errors.Is(t.redis.Do(t.ctx, t.redis.B().Ping().Build()).Error(), rueidis.ErrClosing))
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			close(c.answered)

@@ -73,12 +73,7 @@ func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 		if none {
 			return nil, true
 		}
-		limit := time.NewTimer(min(now.Until(due), belief.Tick)) // the suspicion may end sooner, or a successor appear
-		select {
-		case <-changed:
-			limit.Stop()
-		case <-limit.C:
-		}
+		clock.Await(changed, min(now.Until(due), belief.Tick)) // the suspicion may end sooner, or a successor appear
 	}
 	return nil, false
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/topology"
 )
@@ -216,9 +217,7 @@ func (h *hub) follow() {
 		if h.introduce(h.route(all)) {
 			h.route(all)
 		}
-		select {
-		case <-time.After(askPause):
-		case <-h.ctx.Done():
+		if !clock.Rest(h.ctx, askPause) {
 			return
 		}
 		select {
