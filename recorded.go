@@ -78,7 +78,8 @@ func (w *ownRecord) describe(l *Lock, now clock.Instant) (is presence.Lock, last
 	}
 	if l == l.anchor() { // the waiters for either side of a pair are together
 		n, first := l.half().Queued()
-		waits, queued, since := l.redis.Waits()
+		since, queued, leads := l.redis.Waits()
+		waits := since > 0
 		is.Waiting = n
 		lasts = l.pair != nil && is.Waiting > 0 || waits && since.Until(now) >= presence.Lasting
 		if waits && !queued {
@@ -90,7 +91,7 @@ func (w *ownRecord) describe(l *Lock, now clock.Instant) (is presence.Lock, last
 		if first != 0 && first.Until(now) >= presence.Lasting {
 			is.Oldest = w.reg.transport.Clock.Time(first).UnixMicro()
 		}
-		is.Standby = queued && l.redis.WaitsToLead()
+		is.Standby = queued && leads
 	}
 	return is, lasts || is.Hold != "" || is.Standby
 }
@@ -103,7 +104,7 @@ func (w *ownRecord) InUse(now clock.Instant) (used, lasting bool) {
 			_, had, fresh := h.Held(now)
 			lasting = fresh && had >= presence.Lasting
 		}
-		if waits, _, since := l.redis.Waits(); waits && since.Until(now) >= presence.Lasting {
+		if since, _, _ := l.redis.Waits(); since > 0 && since.Until(now) >= presence.Lasting {
 			lasting = true
 		}
 		if lasting {

@@ -66,7 +66,9 @@ func (l *Lock) count(s *observe.Stats) {
 	if l.entry().Pins() <= 0 { // not in use
 		return
 	}
-	now, leads := l.reg.now(), l.redis.WaitsToLead()
+	now := l.reg.now()
+	// A call with a ticket has left the queue of its process before, so it is not counted twice.
+	first, queued, leads := l.redis.Waits()
 	if h := l.hold.Load(); h != nil {
 		owned, _, fresh := h.Held(now)
 		leads = leads || h.IsLeaders()
@@ -80,9 +82,7 @@ func (l *Lock) count(s *observe.Stats) {
 	if l != l.anchor() { // a pair has one queue for both sides
 		return
 	}
-	// A call with a ticket has left the queue of its process before, so it is not counted twice.
-	waits, queued, first := l.redis.Waits()
-	if waits {
+	if first > 0 {
 		s.Waiters++
 	}
 	if queued {

@@ -112,19 +112,14 @@ func (p *Path) whole() *Path {
 	return p.anchor
 }
 
-// Waits reports whether a call waits for another process, whether it has a ticket, and when it began to wait.
-func (p *Path) Waits() (waits, queued bool, since clock.Instant) {
+// Waits returns when a call began to wait for another process; 0 if none waits. Queued: it has a ticket. Leads: it is a candidate
+// of package leader.
+func (p *Path) Waits() (since clock.Instant, queued, leads bool) {
 	w := p.active.Load()
 	if w == nil || w.waitsSince == 0 {
-		return false, false, 0
+		return 0, false, false
 	}
-	return true, w.queued.Load(), w.waitsSince
-}
-
-// WaitsToLead reports whether a candidate of package leader waits for another process.
-func (p *Path) WaitsToLead() bool {
-	w := p.active.Load()
-	return w != nil && w.waitsSince != 0 && w.leads
+	return w.waitsSince, w.queued.Load(), w.leads
 }
 
 // Request is what a call that has the local half asks for.
