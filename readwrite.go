@@ -109,8 +109,7 @@ func (rw redisHalf) LookDue() bool {
 		return false
 	}
 	now := rw.reader.reg.now()
-	_, had, _ := h.Held(now)
-	return had >= every && now >= rw.sought.Add(every)
+	return h.Held(now).Had >= every && now >= rw.sought.Add(every)
 }
 
 // Look asks Redis in the background whether a writer waits elsewhere, and tells the local half. If one does, no more readers

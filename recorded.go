@@ -71,8 +71,8 @@ func (w *ownRecord) of(path string) (all []presence.Lock) {
 func (w *ownRecord) describe(l *Lock, now clock.Instant) (is presence.Lock, lasts bool) {
 	is.Path = l.Path()
 	if h := l.hold.Load(); h != nil {
-		if owned, had, fresh := h.Held(now); fresh && had >= presence.Lasting {
-			is.Hold, is.Since = h.Number(), w.reg.transport.Clock.Time(now.Add(-owned)).UnixMicro()
+		if held := h.Held(now); held.Fresh && held.Had >= presence.Lasting {
+			is.Hold, is.Since = h.Number(), w.reg.transport.Clock.Time(now.Add(-held.Owned)).UnixMicro()
 			is.Lease, is.Lasts = h.RenewalLease().Milliseconds(), h.Lasts(now)
 		}
 	}
@@ -101,8 +101,8 @@ func (w *ownRecord) describe(l *Lock, now clock.Instant) (is presence.Lock, last
 func (w *ownRecord) InUse(now clock.Instant) (used, lasting bool) {
 	for l := range w.reg.locksInUse() {
 		if h := l.hold.Load(); h != nil {
-			_, had, fresh := h.Held(now)
-			lasting = fresh && had >= presence.Lasting
+			held := h.Held(now)
+			lasting = held.Fresh && held.Had >= presence.Lasting
 		}
 		if since, _, _ := l.redis.Waits(); since > 0 && since.Until(now) >= presence.Lasting {
 			lasting = true

@@ -15,7 +15,7 @@ func (l *Lock) releaseLast(ctx context.Context) error {
 		_, err := l.release(ctx)
 		return err
 	}
-	owned, _, _ := l.hold.Load().Held(l.reg.now())
+	owned := l.hold.Load().Held(l.reg.now()).Owned
 	how, err := l.release(ctx)
 	l.tellOfRelease(ctx, owned, how, err)
 	return err
@@ -30,8 +30,7 @@ func (l *Lock) release(ctx context.Context) (observe.End, error) {
 		return how, err
 	}
 	e.Lost, e.Err = l.redis.Release(ctx, e.Ending)
-	owned, _, _ := e.Hold.Held(e.At)
-	return l.ended(&e, owned)
+	return l.ended(&e, e.Hold.Held(e.At).Owned)
 }
 
 // endHold ends the hold of the lock, or hands it on. It returns the hold that is to be released in Redis, if there is one.
@@ -53,8 +52,7 @@ func (l *Lock) endHold() (queue.Ended, observe.End, error) {
 	l.hold.Store(nil)
 	sound, noticed := h.End(e.At)
 	if noticed {
-		owned, _, _ := h.Held(e.At)
-		l.tellLost(owned, fault.LeaseOver)
+		l.tellLost(h.Held(e.At).Owned, fault.LeaseOver)
 	}
 	if !sound {
 		l.endLost(h)
@@ -113,8 +111,7 @@ func (r *releasing) leave(i int, h *Hold, before int32) {
 		r.errs[i] = l.fail("release", err)
 		return
 	}
-	one := leaving{i: i, lock: l}
-	one.owned, _, _ = l.hold.Load().Held(l.reg.now())
+	one := leaving{i: i, lock: l, owned: l.hold.Load().Held(l.reg.now()).Owned}
 	one.Ended, one.how, one.Err = l.endHold()
 	r.these = append(r.these, one)
 }

@@ -70,13 +70,13 @@ func (l *Lock) count(s *observe.Stats) {
 	// A call with a ticket has left the queue of its process before, so it is not counted twice.
 	first, queued, leads := l.redis.Waits()
 	if h := l.hold.Load(); h != nil {
-		owned, _, fresh := h.Held(now)
-		leads = leads || h.IsLeaders()
-		if fresh {
+		held := h.Held(now)
+		leads = leads || held.Leads
+		if held.Fresh {
 			s.Holds++
 		}
-		if fresh && !leads {
-			s.Oldest = max(s.Oldest, owned)
+		if held.Fresh && !leads {
+			s.Oldest = max(s.Oldest, held.Owned)
 		}
 	}
 	if l != l.anchor() { // a pair has one queue for both sides

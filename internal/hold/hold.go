@@ -308,18 +308,19 @@ func (h *Hold) unlockEnds(cause error) {
 	cancelAll(ends, cause)
 }
 
-// Held returns how long the owner has had the hold, how long the process has had the key, and whether the hold is fresh.
-func (h *Hold) Held(now clock.Instant) (owned, had time.Duration, fresh bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.had.owned.Until(now), h.had.since.Until(now), h.lease.Fresh(now)
+// Held is what others than its owner ask about a hold.
+type Held struct {
+	Owned time.Duration // how long the owner has had it
+	Had   time.Duration // how long the process has had the key
+	Fresh bool          // see [Hold.Fresh]
+	Leads bool          // the owner is a leader
 }
 
-// IsLeaders reports whether the owner is a leader.
-func (h *Hold) IsLeaders() bool {
+// Held returns how the hold stands.
+func (h *Hold) Held(now clock.Instant) Held {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.Leads
+	return Held{h.had.owned.Until(now), h.had.since.Until(now), h.lease.Fresh(now), h.Leads}
 }
 
 // Lasts returns how long the key may still be in Redis if the process dies now: the rest of the lease, or a whole lease if the
