@@ -294,8 +294,3 @@ func checkAtMost(q *request) error {
 		return nil
 	}
 }
-
-var (
-	errAtMostRead = errors.New("AtMost: it is for plain locks and writers only")
-	errAtMostHeld = errors.New("AtMost: the owner already holds the lock")
-)

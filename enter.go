@@ -110,7 +110,7 @@ func (l *Lock) suits(q *request) error {
 	case q.atLeast > 0 && l.pair != nil:
 		return errors.New("AtLeast: it is for plain locks only")
 	case q.atMost > 0 && l.reads():
-		return errAtMostRead
+		return errors.New("AtMost: it is for plain locks and writers only")
 	}
 	return nil
 }
@@ -354,7 +354,7 @@ func (l *Lock) renewEntered(ctx context.Context, o owner.ID, q request, how loca
 		return errors.New("AtLeast: the owner already holds the lock")
 	}
 	if q.atMost > 0 {
-		return errAtMostHeld
+		return errors.New("AtMost: the owner already holds the lock")
 	}
 	if h == nil { // another goroutine of this owner unlocked too often
 		return ErrLockLost

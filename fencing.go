@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
@@ -58,15 +57,4 @@ func TokenFrom(ctx context.Context) (uint64, bool) {
 		return 0, false
 	}
 	return t.Token, t.Token > 0
-}
-
-// A script needs all its keys in one slot of a cluster.
-var (
-	errApart     = scattered("the fencing counter of this lock in another slot than its key")
-	errScattered = scattered("the keys of this read-write lock in different slots")
-)
-
-func scattered(what string) error {
-	return fmt.Errorf("a cluster keeps %s, because of the braces in its name: leave them out, or put a part of the name into one "+
-		"pair of them, such as {order}42", what)
 }
