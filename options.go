@@ -12,7 +12,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
-	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -229,17 +228,6 @@ func settingsOf(opts []Option) (s settings, err error) {
 		o(&s)
 	}
 	return s, err
-}
-
-// queue returns the settings of package queue for a client.
-func (s *settings) queue(client rueidis.Client) queue.Settings {
-	return queue.Settings{
-		Cluster:      client.Mode() == rueidis.ClientModeCluster,
-		Limit:        s.commandLimit(),
-		DefaultLimit: s.limit == nil,
-		Poll:         s.poll,
-		Replicas:     s.replicas,
-	}
 }
 
 // leaseLength returns the lease of a call that names none.

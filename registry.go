@@ -128,8 +128,11 @@ func New(client rueidis.Client, prefix string, opts ...Option) (*Registry, error
 
 func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 	r := &Registry{
-		config:  s.config,
-		queues:  queue.Shared{Settings: s.queue(client)},
+		config: s.config,
+		queues: queue.Shared{Settings: queue.Settings{
+			Cluster: client.Mode() == rueidis.ClientModeCluster, Limit: s.commandLimit(), DefaultLimit: s.limit == nil,
+			Poll: s.poll, Replicas: s.replicas,
+		}},
 		client:  client,
 		waiters: &local.Pool{},
 		ending:  ending{closed: make(chan struct{})},
