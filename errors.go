@@ -100,7 +100,7 @@ func (l *Lock) whoHolds(asked bool) string {
 		locks = []*Lock{&l.pair.writer, &l.pair.reader}
 	}
 	for _, l := range locks {
-		if h := l.hold.Load(); h == nil || !h.Fresh() {
+		if !l.hold.Load().Fresh() {
 			continue
 		}
 		for _, o := range l.half().Owners() {

@@ -148,10 +148,7 @@ func (w forGraph) Obstacles(c *deadlock.Call) deadlock.Obstacles {
 }
 
 // Stands reports whether the lock has a hold that is not lost: no call waits for a lost one.
-func (w forGraph) Stands() bool {
-	h := w.lock.hold.Load()
-	return h != nil && h.Fresh()
-}
+func (w forGraph) Stands() bool { return w.lock.hold.Load().Fresh() }
 
 // Taker returns nobody for permits: the goroutine that took them may go on to take the next ones, and leave their release to
 // others, as in a pool of workers.

@@ -88,10 +88,7 @@ func (rw *ReadWriteLock) Writer() *Lock { return &rw.writer }
 type redisHalf struct{ *ReadWriteLock }
 
 // Sharable reports whether the hold of a reader can be shared.
-func (rw redisHalf) Sharable() bool {
-	h := rw.reader.hold.Load()
-	return h != nil && h.Fresh()
-}
+func (rw redisHalf) Sharable() bool { return rw.reader.hold.Load().Fresh() }
 
 // LookAgain returns how often Redis is asked whether a writer waits elsewhere.
 func (rw redisHalf) LookAgain() time.Duration {

@@ -472,7 +472,4 @@ func (l *Lock) String() string {
 }
 
 // holds is IsHeld without announcing a loss.
-func (l *Lock) holds() bool {
-	h := l.reg.cache.current(l).hold.Load()
-	return h != nil && h.Fresh()
-}
+func (l *Lock) holds() bool { return l.reg.cache.current(l).hold.Load().Fresh() }

@@ -113,7 +113,7 @@ func (r *Registry) goesOn(holders func() drain.Set, in deadlock.Holds, callers .
 func (r *Registry) holdersNow() drain.Set {
 	all := drain.Set{}
 	for l := range r.everyLock() {
-		if h := l.hold.Load(); h == nil || !h.Fresh() {
+		if !l.hold.Load().Fresh() {
 			continue
 		}
 		for _, o := range l.half().Owners() {

@@ -146,8 +146,11 @@ func (h *Hold) bound(since clock.Instant) clock.Instant {
 // fresh is Fresh for a caller that holds the mutex.
 func (h *Hold) fresh() bool { return h.lease.Fresh(h.path.Clock.Now()) }
 
-// Fresh reports whether the hold is live and its time is not over. It changes nothing.
+// Fresh reports whether there is a hold, it is live, and its time is not over. It changes nothing.
 func (h *Hold) Fresh() bool {
+	if h == nil {
+		return false
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.fresh()
