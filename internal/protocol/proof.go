@@ -1,7 +1,9 @@
 package protocol
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -68,32 +70,18 @@ func Proven(result rueidis.RedisResult, key string) (held, old bool, err error) 
 	how, replies := replies[0], replies[1:]
 	var lacks []string
 	for i := 0; i+1 < len(replies); i += 2 {
-		commands := replies[i]
-		what, beside, _ := strings.Cut(replies[i+1], " ")
-		if what == "key" {
-			if beside == "" {
-				beside = key
-			}
-			lacks = append(lacks, "a key pattern for "+fault.Short(beside))
-		} else {
-			lacks = append(lacks, "+"+strings.ReplaceAll(strings.ToLower(commands), "|", " or +"))
+		lack := "+" + strings.ReplaceAll(strings.ToLower(replies[i]), "|", " or +")
+		if what, beside, _ := strings.Cut(replies[i+1], " "); what == "key" {
+			lack = "a key pattern for " + fault.Short(cmp.Or(beside, key))
+		}
+		if !slices.Contains(lacks, lack) {
+			lacks = append(lacks, lack)
 		}
 	}
 	if len(lacks) > 0 {
-		return false, false, unpermitted("it lacks " + strings.Join(unique(lacks), ", "))
+		return false, false, unpermitted("it lacks " + strings.Join(lacks, ", "))
 	}
 	return how == "held", how != "checked", nil
-}
-
-func unique(all []string) (some []string) {
-	seen := map[string]bool{}
-	for _, one := range all {
-		if !seen[one] {
-			seen[one] = true
-			some = append(some, one)
-		}
-	}
-	return some
 }
 
 // refusesScripts reports whether the server does not permit or know scripts.
