@@ -66,10 +66,16 @@ func (w *Writer) Write(ctx context.Context, text string, lasts time.Duration, go
 		keys = append(keys, w.list.key)
 	}
 	var listed rueidis.RedisResult
-	verb, script := w.list.script() // now: the command may be built when this call has given up
+	verb, script := "EVAL", listScript.Source
+	if w.list.known { // read now: the command may be built when this call has given up
+		verb, script = "EVALSHA", listScript.SHA
+	}
 	w.each(ctx, keys, func(way rueidis.CoreClient, i int) rueidis.Completed {
 		if i == 1 {
-			return way.B().Arbitrary(verb, script, "1").Keys(w.list.key).Args(w.list.args(w.Registry)...).Build()
+			return way.B().Arbitrary(verb, script, "1").Keys(w.list.key).Args(
+				w.Registry, strconv.FormatInt(presence.ListedFor.Milliseconds(), 10),
+				strconv.FormatInt((listEach+presence.SilentFor).Milliseconds(), 10), strconv.Itoa(presence.MostDead),
+			).Build()
 		}
 		return way.B().Arbitrary("SET").Keys(w.key).Args(text, "PX", ms).Build()
 	}, func(i int, reply rueidis.RedisResult, why error) {
@@ -108,22 +114,6 @@ func (w *Writer) each(
 }
 
 var listScript = protocol.Load("list")
-
-// script returns how the script is sent.
-func (l *list) script() (verb, script string) {
-	if l.known {
-		return "EVALSHA", listScript.SHA
-	}
-	return "EVAL", listScript.Source
-}
-
-// args are the arguments of the script, for a registry.
-func (*list) args(registry string) []string {
-	return []string{
-		registry, strconv.FormatInt(presence.ListedFor.Milliseconds(), 10),
-		strconv.FormatInt((listEach + presence.SilentFor).Milliseconds(), 10), strconv.Itoa(presence.MostDead),
-	}
-}
 
 // told takes the reply, and returns the registries whose records end. A server that refuses the list is not asked for a while: a
 // SCAN of all keys finds the records without it, too.
