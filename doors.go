@@ -3,9 +3,7 @@ package lockregistry
 import (
 	"context"
 
-	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/seam"
 )
 
@@ -29,10 +27,6 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 		r, _ := registry.(*Registry)
 		return r.newLock(path).check(context.Background())
 	}
-	seam.Lockregistry.Inspection = func(ctx context.Context, registry any, path string) (protocol.Inspection, error) {
-		r, _ := registry.(*Registry)
-		return r.inspect(ctx, path)
-	}
 	seam.Lockregistry.Parts = func(registry any) seam.Parts {
 		r, _ := registry.(*Registry)
 		return seam.Parts{
@@ -53,22 +47,6 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 		l, _ := lock.(*Lock)
 		return seam.InLock{Key: l.redis.Key, Half: l.half(), Held: &l.hold, Handoff: l.reg.handoff, Unpin: l.unpin}
 	}
-}
-
-// inspect returns what there is in Redis at a path.
-func (r *Registry) inspect(ctx context.Context, path string) (protocol.Inspection, error) {
-	key := r.prefix + ":" + path
-	if ctx == nil {
-		return protocol.Inspection{}, fault.NilContext
-	}
-	if err := protocol.CheckPath(path, key); err != nil {
-		return protocol.Inspection{}, err
-	}
-	if err := r.queues.Stopped(ctx); err != nil {
-		return protocol.Inspection{}, err
-	}
-	found, errs := r.reader.Locks(ctx, []string{key})
-	return found[0], r.transport.Node(key).Unsupported(errs[0])
 }
 
 // held returns this registry's holds on a path, of any kind of lock, by their names in Redis.

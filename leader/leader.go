@@ -302,7 +302,7 @@ func Current(ctx context.Context, r *lockregistry.Registry, role string) (string
 	if r == nil {
 		return "", errors.New("leader: the registry is nil")
 	}
-	found, err := seam.Lockregistry.Inspection(ctx, r, role)
+	found, err := seam.Lockregistry.Parts(r).Inspect(ctx, role)
 	switch {
 	case err == nil && found.Kind != "" && found.Kind != protocol.KindLock:
 		err = lockregistry.ErrWrongType

@@ -78,6 +78,19 @@ func (r *Reader) Locks(ctx context.Context, keys []string) ([]protocol.Inspectio
 	return found, errs
 }
 
+// Inspect returns what there is in Redis at a path.
+func (r *Reader) Inspect(ctx context.Context, path string) (protocol.Inspection, error) {
+	key := r.Prefix + ":" + path
+	if ctx == nil {
+		return protocol.Inspection{}, fault.NilContext
+	}
+	if err := cmp.Or(protocol.CheckPath(path, key), r.Calls.Stopped(ctx)); err != nil {
+		return protocol.Inspection{}, err
+	}
+	found, errs := r.Locks(ctx, []string{key})
+	return found[0], r.Transport.Node(key).Unsupported(errs[0])
+}
+
 // Records reads the records of some registries, and calls each with one after another; with zero values if there is none.
 func (r *Reader) Records(
 	ctx context.Context, registries []string, each func(i int, record presence.Record, from presence.Identity),

@@ -3,7 +3,6 @@
 package seam
 
 import (
-	"context"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/detector"
@@ -41,10 +40,7 @@ var Lockregistry struct {
 	// Lockable returns why no plain lock of the registry can have a path, or nil.
 	Lockable func(registry any, path string) error
 
-	// Inspection returns what there is in Redis at a path, for package leader.
-	Inspection func(ctx context.Context, registry any, path string) (protocol.Inspection, error)
-
-	// Parts returns what package inspect gets of a registry.
+	// Parts returns what packages inspect and leader get of a registry.
 	Parts func(registry any) Parts
 
 	// Deadlock returns a cycle as users see it.
@@ -63,7 +59,7 @@ type ForLeader struct{}
 
 func (ForLeader) ofLeader() {}
 
-// Parts are what package inspect gets of a registry.
+// Parts are what packages inspect and leader get of a registry.
 type Parts struct {
 	*readonly.Reader
 
