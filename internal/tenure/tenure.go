@@ -282,19 +282,15 @@ func CarriedBy(ctx context.Context) (in In) {
 // NewOwner returns a child of a context that carries a new owner.
 func NewOwner(ctx context.Context) context.Context {
 	in := CarriedBy(ctx)
-	return in.child(ctx, Carried{owner: owner.New(), outer: in.Carried})
+	return in.Carrying(ctx, &Carried{owner: owner.New(), outer: in.Carried})
 }
 
 // Carrying returns a child of parent, which carries in, that carries c.
 func (in In) Carrying(parent context.Context, c *Carried) context.Context {
-	return in.child(parent, *c)
-}
-
-func (in In) child(parent context.Context, c Carried) context.Context {
 	both := &struct {
 		carrier hold.Carrier
 		carried Carried
-	}{carried: c}
+	}{carried: *c}
 	both.carrier = in.Around.With(&both.carried)
 	return context.WithValue(parent, hold.Key{}, &both.carrier)
 }
