@@ -40,7 +40,7 @@ func (a *forHold) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	if why == fault.KeyGone {
 		l.reg.record.MayBeGone()
 	}
-	if awaited && l.half().Contended() {
+	if awaited && (*forQueue)(l).Contended() {
 		l.evict()
 	}
 	l.reg.permits.Leave(l) // mutant: lost holds kept
@@ -121,7 +121,10 @@ func (l *forQueue) Free() {
 func (l *forQueue) Taken() { (*Lock)(l).half().Taken() }
 
 // Contended is called by a release, which may have to leave the key to others.
-func (l *forQueue) Contended() bool { return (*Lock)(l).half().Contended() }
+func (l *forQueue) Contended() bool {
+	n, _ := (*Lock)(l).half().Queued()
+	return n > 0
+}
 
 // Under returns the writer's value: a reader of the writer's owner is granted alongside the writer.
 func (l *forQueue) Under() string { return l.pair.under() }

@@ -174,13 +174,6 @@ func (l *localLock) Free() {
 	l.owner = owner.Nobody
 }
 
-// Contended reports whether there are waiters.
-func (l *localLock) Contended() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.queue.Len() > 0
-}
-
 // HeldBy reports whether o holds the lock.
 func (l *localLock) HeldBy(o owner.ID) bool {
 	l.mu.Lock()

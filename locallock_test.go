@@ -543,10 +543,14 @@ func TestLocalLock_GrantedAdmitsItsOwnersWaitersOnly(t *testing.T) {
 
 func TestLocalLock_Pass(t *testing.T) {
 	l := held(t, anna)
-	require.False(t, l.Contended())
+	queued := func() int {
+		n, _ := l.Queued()
+		return n
+	}
+	require.Zero(t, queued())
 	_, short := l.Enter(bert, time.Second, true, nil)
 	_, long := l.Enter(cleo, 2*time.Second, true, nil)
-	require.True(t, l.Contended())
+	require.Equal(t, 2, queued())
 
 	_, _ = exit(l, anna)
 	require.True(t, l.HandOff(time.Second), "asks for no longer a lease than that")
@@ -559,12 +563,12 @@ func TestLocalLock_Pass(t *testing.T) {
 	_, _ = exit(l, bert)
 	require.False(t, l.HandOff(2*time.Second-1), "asks for a longer lease")
 	looks(t, l, owner.Leaving, 0, cleo)
-	require.True(t, l.Contended())
+	require.Equal(t, 1, queued())
 	l.Free()
 	require.Equal(t, local.Entered, l.Wait(t.Context(), long, nil))
 	l.Granted()
 	_, _ = exit(l, cleo)
-	require.False(t, l.Contended())
+	require.Zero(t, queued())
 	require.False(t, l.HandOff(time.Hour), "nobody waits")
 	looks(t, l, owner.Leaving, 0)
 	l.Free()

@@ -22,7 +22,6 @@ type Half interface { //nolint:interfacebloat // each transition of the state ma
 	Evict(lost func() fault.Loss) bool
 	Free()
 	HandOff(running time.Duration) bool
-	Contended() bool
 	Queued() (n int, since clock.Instant)
 	HeldBy(o owner.ID) bool
 	Owners() []owner.ID
@@ -174,12 +173,6 @@ func (s *Side) Nest(o owner.ID) bool {
 	}
 	s.owners.add(o)
 	return true
-}
-
-// Contended reports whether there are waiters, for either side.
-func (s *Side) Contended() bool {
-	n, _ := s.Queued()
-	return n > 0
 }
 
 // Queued returns the number of waiters, for either side, and when the first one began to wait, see [Line.Since]. Those that only

@@ -45,7 +45,10 @@ func ClientID(r *lockregistry.Registry) string {
 func Key(l *lockregistry.Lock) string { return seam.Lockregistry.InLock(l).Key }
 
 // Contended reports whether a call of this process waits for a lock.
-func Contended(l *lockregistry.Lock) bool { return seam.Lockregistry.InLock(l).Half.Contended() }
+func Contended(l *lockregistry.Lock) bool {
+	n, _ := seam.Lockregistry.InLock(l).Half.Queued()
+	return n > 0
+}
 
 // CachedLocks returns how many lock objects a registry keeps.
 func CachedLocks(r *lockregistry.Registry) int { return seam.Lockregistry.InRegistry(r).Cached() }
