@@ -23,7 +23,7 @@ import (
 )
 
 // The faces of a Lock: what each package below it asks of it, or tells it. A face is the lock itself, under a type that has the
-// methods of one interface, so that none of them is in the API:
+// methods of one interface, so that none of them is in the API. The interface says what each method does:
 //
 //	forHold      hold.Above        its holds report their end, and ask who has them
 //	forQueue     queue.Lock        its path in Redis gives it a hold, and frees the local half
@@ -47,7 +47,6 @@ func (a *forHold) Lost(why fault.Loss, held time.Duration, awaited bool) {
 	l.tellLost(held, why)
 }
 
-// Clear leaves the removal to the path, which knows the cleaner.
 func (a *forHold) Clear(r hold.Remains) { a.redis.Clear(r) }
 
 // Has asks the local half: a hold does not know its owners.
@@ -90,7 +89,6 @@ func (l *forQueue) NewHold(t hold.Terms) *hold.Hold {
 	return h
 }
 
-// Hold returns the lock's hold, which a message may name.
 func (l *forQueue) Hold() *hold.Hold { return l.hold.Load() }
 
 // Won stores the hold before it tells the local half, so that the owner and waiting calls find it.
@@ -117,10 +115,8 @@ func (l *forQueue) Free() {
 	of.unpin()
 }
 
-// Taken sends away readers that wait only for this reply.
 func (l *forQueue) Taken() { (*Lock)(l).half().Taken() }
 
-// Contended is called by a release, which may have to leave the key to others.
 func (l *forQueue) Contended() bool {
 	n, _ := (*Lock)(l).half().Queued()
 	return n > 0
@@ -141,7 +137,6 @@ type forGraph struct{ lock *Lock }
 
 func lockOf(l deadlock.Lock) *Lock { return l.(forGraph).lock }
 
-// Obstacles asks the local half, which knows the owners that a call waits for.
 func (w forGraph) Obstacles(c *deadlock.Call) deadlock.Obstacles {
 	l, place := w.lock, c.Place.(*local.Waiter)
 	if l.pair == nil {
@@ -200,13 +195,11 @@ type forDetector struct {
 // Mine reports whether a call is this registry's: the graph has the calls of all registries of the process.
 func (d forDetector) Mine(c *deadlock.Call) bool { return lockOf(c.Lock).reg == d.reg }
 
-// Subject returns the path and the kind of a call's lock, as the record names them.
 func (d forDetector) Subject(c *deadlock.Call) (path, kind string) {
 	s := lockOf(c.Lock).subject()
 	return s.Path, string(s.Kind)
 }
 
-// Held iterates over the locks that owners of this process hold, for which calls of other processes wait.
 func (d forDetector) Held() iter.Seq[detector.Held] {
 	return func(yield func(detector.Held) bool) {
 		for l := range d.reg.locksInUse() {
@@ -219,7 +212,6 @@ func (d forDetector) Held() iter.Seq[detector.Held] {
 	}
 }
 
-// Report tells the registry's log and observer.
 func (d forDetector) Report(c detector.Cycle) { d.reg.tellDeadlock(deadlockOf(c)) }
 
 // deadlocked is the error of a call that closes a cycle.
@@ -235,7 +227,6 @@ var waiting deadlock.Graph
 // holds are the holds that a context carries, for the graph.
 type holds struct{ *tenure.Carried }
 
-// Within reports whether one of the holds is on the lock l, has the owner o, and is not over.
 func (c holds) Within(l deadlock.Lock, o owner.ID) bool {
 	for _, t := range c.All() {
 		if t != nil && t.Owner == o && lockAbove(t.Hold) == lockOf(l) {

@@ -6,13 +6,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
-// A script draws a hold's fencing token while the hold owns the key, or as it becomes the owner, see lua/fencing.lua. So later
-// owners draw later, and each draw gives a larger token than all before. A script that grants the lock to a waiting call draws
-// nothing: that call draws its token before it returns. So the granter need not know about tokens.
+// A script draws a hold's fencing tokens while the hold owns the key, or as it becomes the owner, see lua/fencing.lua. So later
+// owners draw later, and get larger tokens. A script that grants the lock to a waiting call draws nothing: that call draws its
+// tokens before it returns. So the granter need not know about tokens.
 //
-// One draw gives tokensDrawn consecutive tokens. The first is for the hold's owner, the others for the owners of this process
-// to whom the hold is handed. While the hold has the key, they are larger than all earlier owners' tokens and smaller than
-// the tokens of later draws. Once the hold has lost the key and another hold has drawn, they are too small, as they should be.
+// A hold keeps the tokens that its owner does not use for the owners to whom it is handed. They are smaller than those of later
+// draws. So they are too small, as they should be, once the hold has lost the key and another hold has drawn.
 
 // WithFencing gives each hold a fencing token: a number that is larger than the tokens of all earlier holds of its path. Default:
 // no tokens.

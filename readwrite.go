@@ -87,10 +87,8 @@ func (rw *ReadWriteLock) Writer() *Lock { return &rw.writer }
 // redisHalf is the half in Redis as seen by the local half, which calls it with its mutex held.
 type redisHalf struct{ *ReadWriteLock }
 
-// Sharable reports whether the hold of a reader can be shared.
 func (rw redisHalf) Sharable() bool { return rw.reader.hold.Load().Fresh() }
 
-// LookAgain returns how often Redis is asked whether a writer waits elsewhere.
 func (rw redisHalf) LookAgain() time.Duration {
 	if handoff := rw.reader.reg.handoff; handoff > 0 {
 		return min(handoff, defaultHandoff)
@@ -98,8 +96,8 @@ func (rw redisHalf) LookAgain() time.Duration {
 	return defaultHandoff
 }
 
-// LookDue reports whether it is time to look for a writer: LookAgain has passed since the hold began and since the last look.
-// So a writer waits for little more than twice that time, plus the sections under way.
+// LookDue reports whether LookAgain has passed since the hold began and since the last look. So a writer waits for little more
+// than twice that time, plus the sections under way.
 func (rw redisHalf) LookDue() bool {
 	h, every := rw.reader.hold.Load(), rw.LookAgain()
 	if h == nil {

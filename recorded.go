@@ -40,10 +40,8 @@ func (r *Registry) keepRecord(name *string) {
 
 func (w *ownRecord) Newest() uint64 { return w.reg.numbers.Newest() }
 
-// Waits returns the waiting calls that the record lists. When one of them ends, the record is written anew.
 func (w *ownRecord) Waits() []presence.Wait { return w.detector.Waits() }
 
-// Locks returns the locks that the record lists.
 func (w *ownRecord) Locks() (all []presence.Lock) {
 	now := w.reg.now()
 	for l := range w.reg.locksInUse() {
@@ -96,8 +94,7 @@ func (w *ownRecord) describe(l *Lock, now clock.Instant) (is presence.Lock, last
 	return is, lasts || is.Hold != "" || is.Standby
 }
 
-// InUse reports whether the registry holds a lock or a call asks for one, and whether a hold or a wait has lasted a second. A
-// call counts from the beginning: its reply may come when nothing else is asked for any more.
+// InUse counts a call from its beginning: the reply may come when nothing else is asked for any more.
 func (w *ownRecord) InUse(now clock.Instant) (used, lasting bool) {
 	for l := range w.reg.locksInUse() {
 		if h := l.hold.Load(); h != nil {
@@ -114,5 +111,4 @@ func (w *ownRecord) InUse(now clock.Instant) (used, lasting bool) {
 	return w.reg.inUse(), lasting
 }
 
-// Lasts is called when a call has waited for a while. It looks for cycles with calls of this registry.
 func (w *ownRecord) Lasts(ctx context.Context) { w.detector.Look(ctx) }
