@@ -12,74 +12,6 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The errors of locks. Package lockregistry exports them under its own names, and documents when callers get each.
-var (
-	NotOwner    = errors.New("not the owner of the lock")
-	Lost        = errors.New("the lock was lost")
-	Taken       = errors.New("another owner has the lock")
-	Unavailable = errors.New("Redis did not answer, or cannot serve now") //nolint:staticcheck // a name begins with a capital
-	Closed      = errors.New("the registry is closed")
-	WrongType   = errors.New("the key holds something other than this kind of lock")
-	Deadlock    = errors.New("the call would wait for itself")
-	Capacity    = errors.New("all locks that the registry may keep are in use: unlock some, or raise the number with SetCapacity")
-)
-
-// Upgrade is [Deadlock] for an owner of the reader that asks for the writer.
-var Upgrade = fmt.Errorf("%w: it asks for the writer while its owner holds the reader; unlock the reader first", Deadlock)
-
-// NilContext is what is wrong with a call before anything is sent.
-var NilContext = errors.New("the context is nil")
-
-// Number is [WrongType] for a number without a lease, which no lock of any format is. Errors of scripts end in number then.
-var Number = fmt.Errorf("%w: a number, as Redisson's RSemaphore and RPermitExpirableSemaphore keep there", WrongType)
-
-const number = "the key holds a number"
-
-// The outcomes of a command without a valid answer.
-var (
-	// NoAnswer: the server did not answer in time. It may still execute the command.
-	NoAnswer = Whole("Redis did not answer in time")
-
-	// NotSent: too many commands wait for answers already, or the server cannot be reached.
-	NotSent = Whole("Redis has not answered earlier commands, so this one was not sent")
-
-	// Late: an answer took so long that a failover may have happened meanwhile, and could not be confirmed since; or a grant
-	// arrived when its lease was over.
-	Late = Whole("the answer from Redis came too late")
-
-	// Unproven: a removal did not find the key, and was answered after the end of the lease.
-	Unproven = Whole("the lock was valid until this call, but Redis answered after the end of its lease, without the key: " +
-		"it is not known whether it was lost before")
-)
-
-// FewReplicas matches errors of writes that too few replicas have acknowledged in time. The master has them.
-var FewReplicas = errors.New("too few replicas have the lock")
-
-// Apart says that no script can obtain the paths of one call at once: a proxy keeps them on several servers, or their slot moves.
-var Apart = errors.New("the paths are on several servers")
-
-// OutOfTime says that a call's time ended before it could ask for all of its paths, and it has seen none taken.
-var OutOfTime = AsUnavailable(Whole("there was no time to ask Redis for all paths"))
-
-// Whole returns an error whose text says by itself that Redis did not answer, or cannot serve: [AsUnavailable] adds nothing.
-func Whole(text string) error { return &wholeError{text} }
-
-type wholeError struct{ text string }
-
-func (w *wholeError) Error() string { return w.text }
-
-// Lasting matches errors after which the same call does not succeed later, although Redis has not said so.
-var Lasting = errors.New("it will not succeed later")
-
-// AsLasting wraps an error so that it matches [Lasting]: no call tries again.
-func AsLasting(err error) error { return lasting{err} }
-
-type lasting struct{ error }
-
-func (l lasting) Is(target error) bool { return target == Lasting }
-
-func (l lasting) Unwrap() error { return l.error }
-
 // Unrepeated returns the text of an error without the arguments of the command, which a server repeats if it does not know the
 // command. It cuts them at 128 bytes, so a long password would not be recognized.
 func Unrepeated(text string) (short string, repeats bool) {
@@ -161,28 +93,6 @@ func WithEnd(ctx context.Context, err error) error {
 	}
 	return Join(err, Ended(ctx))
 }
-
-// AsUnavailable wraps an error so that it matches [Unavailable].
-func AsUnavailable(err error) error { return unavailable{err} }
-
-type unavailable struct{ error }
-
-// Error says once what is wrong: what Redis has replied, or that there is no reply, and why.
-func (u unavailable) Error() string {
-	var whole *wholeError
-	switch {
-	case errors.As(u.error, &whole):
-		return u.error.Error()
-	case Answered(u.error):
-		return "Redis cannot serve now: " + u.error.Error()
-	default:
-		return "Redis did not answer: " + u.error.Error()
-	}
-}
-
-func (u unavailable) Is(target error) bool { return target == Unavailable }
-
-func (u unavailable) Unwrap() error { return u.error }
 
 // Classify wraps an error of Redis or the network so that it matches the error it stands for: [Unavailable] if it is transient,
 // or WrongType.
