@@ -17,7 +17,7 @@ const (
 	HandedOff                  // admitted with the hold of the owner that unlocked
 	Joined                     // admitted with others, whose hold it shares
 	Upgrade                    // not admitted: it reads and asks to write, so it would wait for itself
-	Denied                     // not admitted, and does not wait any longer: see [ReadWrite.enter]
+	Denied                     // not admitted, and does not wait any longer: see [Side.Enter]
 	Evicted                    // not admitted: its owner lost the lock, was evicted, and has yet to unlock
 )
 

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -80,10 +79,15 @@ func (l *ReadWrite) side(writes bool) *Side {
 
 // may admits o to a side if the state allows it, regardless of the queue.
 func (l *ReadWrite) may(o owner.ID, writes bool) Admission {
-	if writes {
-		return l.mayWrite(o)
+	switch {
+	case !writes:
+		return l.mayRead(o)
+	case l.write.phase != phaseFree || l.read.phase != phaseFree: // mutant: local writer beside readers
+		return Refused
+	default:
+		l.write.phase, l.asking = phaseAcquiring, o
+		return Entered
 	}
-	return l.mayRead(o)
 }
 
 func (l *ReadWrite) mayRead(o owner.ID) Admission {
@@ -102,14 +106,6 @@ func (l *ReadWrite) mayRead(o owner.ID) Admission {
 	}
 }
 
-func (l *ReadWrite) mayWrite(o owner.ID) Admission {
-	if l.write.phase != phaseFree || l.read.phase != phaseFree { // mutant: local writer beside readers
-		return Refused
-	}
-	l.write.phase, l.asking = phaseAcquiring, o
-	return Entered
-}
-
 // mayAgain admits o to a side if o already holds that side, or the other one, or returns why it never can be admitted.
 func (l *ReadWrite) mayAgain(o owner.ID, writes bool) Admission {
 	mine := l.side(writes)
@@ -126,47 +122,6 @@ func (l *ReadWrite) mayAgain(o owner.ID, writes bool) Admission {
 	default:
 		return Refused
 	}
-}
-
-// enter admits o to one side, or queues it.
-func (l *ReadWrite) enter(o owner.ID, lease time.Duration, writes, wait bool) (Admission, *Waiter) {
-	how := l.mayAgain(o, writes)
-	if how == Refused && l.queue.first == nil { // no call overtakes the queue
-		how = l.may(o, writes)
-	}
-	if how != Refused {
-		return how, nil
-	}
-	// A reader that does not wait joins the readers, even while others are kept out for a writer elsewhere; but not once one of
-	// these waits, or readers that try could keep the writer out forever.
-	tries := !wait && !writes && l.queue.writers == 0
-	if tries && l.queue.first == nil && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.redis.Sharable() {
-		l.read.owners.add(o)
-		return Joined, nil
-	}
-	// It waits for no other owner, but for the reply to another reader that has just asked: if the lock is free, both get it. There
-	// it overtakes readers that wait.
-	if tries = tries && l.replyIsNear(); !wait && !tries {
-		return Refused, nil
-	}
-	var next *Waiter // in front of which it is queued; nil: at the end
-	if tries {
-		next = l.behindTries()
-	}
-	w := l.queue.push(key{o, writes}, lease, next, nil)
-	// A goroutine that is its own owner waits in one place only, and holds nothing. The one exception holds the writer, and waits
-	// for the removal of its last reader's hold.
-	if o.Shared() || l.write.heldBy(o) {
-		l.queue.index(w)
-	}
-	if w.tries = tries; tries {
-		l.lastTry = w
-	}
-	if !writes && l.barred {
-		l.lookIfDue()
-	}
-	l.holdBack()
-	return Refused, w
 }
 
 // replyIsNear reports whether Redis was asked for the reading side, and its reply is expected.
@@ -294,14 +249,6 @@ func (l *ReadWrite) again(timer **time.Timer) {
 	l.holdBack()
 }
 
-// granted notes that the hold of a side is obtained.
-func (l *ReadWrite) granted(s *Side) {
-	s.phase = phaseHeld
-	s.owners.add(l.asking)
-	l.admitOwner(l.asking)
-	l.admit()
-}
-
 // free notes that the hold of a side was released, or could not be obtained.
 func (l *ReadWrite) free(s *Side) {
 	s.phase = phaseFree
@@ -311,38 +258,6 @@ func (l *ReadWrite) free(s *Side) {
 		}
 	}
 	l.admit()
-}
-
-func (l *ReadWrite) wait(ctx context.Context, w *Waiter, timeout <-chan time.Time) Admission {
-	if how, came := w.Await(ctx, timeout); came {
-		return how
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch how := l.queue.Leave(w); how {
-	case Refused:
-		l.admit() // the next one may have waited for w only
-		return Refused
-	case Entered:
-		l.free(l.side(w.writes))
-		return Refused
-	default: // the owner holds the lock through w; giving it up could end the hold
-		return how
-	}
-}
-
-// handOff hands the writing side, which is leaving, to the first waiter, if that is a writer and the running lease suits it.
-func (l *ReadWrite) handOff(running time.Duration) bool {
-	w := l.queue.first
-	if w == nil || !w.writes || !w.Suits(running) || l.read.phase != phaseFree {
-		return false
-	}
-	l.write.phase = phaseHeld
-	l.write.owners.add(w.owner)
-	l.queue.Admit(w, HandedOff)
-	l.admitOwner(w.owner)
-	l.admit()
-	return true
 }
 
 // Writing reports whether the writing side is not free.

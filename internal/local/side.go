@@ -53,46 +53,70 @@ func (s *Side) heldBy(o owner.ID) bool { return s.phase == phaseHeld && s.owners
 
 func (s *Side) hasEvicted(o owner.ID) bool { return s.evictions.Why(o) != fault.NotLost }
 
-func (s *Side) exit(o owner.ID) (Departure, fault.Loss) {
-	if !s.heldBy(o) {
-		return s.evictions.Exit(o)
-	}
-	if s.owners.undo(o) > 0 {
-		return Stays, fault.NotLost
-	}
-	if s.Count() > 0 { // mutant: first reader ends all
-		return Leaves, fault.NotLost
-	}
-	s.phase = phaseLeaving
-	return Last, fault.NotLost
-}
-
-func (s *Side) evict(lost func() fault.Loss) bool {
-	if s.phase != phaseHeld {
-		return false
-	}
-	why := lost()
-	if why == fault.NotLost {
-		return false
-	}
-	s.evictions.Add(why, s.owners.all())
-	s.owners.clear()
-	s.phase = phaseLeaving
-	return true
-}
-
 // Enter admits o if that needs no waiting. Otherwise, if wait is set, it queues o and returns a waiter; the caller must call
 // Wait with it. A reader may be queued although wait is not set: it then waits only for the reply to another reader.
 func (s *Side) Enter(o owner.ID, lease time.Duration, wait bool, _ *Pool) (Admission, *Waiter) {
-	s.of.mu.Lock()
-	defer s.of.mu.Unlock()
-	return s.of.enter(o, lease, s.writes(), wait)
+	l, writes := s.of, s.writes()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	how := l.mayAgain(o, writes)
+	if how == Refused && l.queue.first == nil { // no call overtakes the queue
+		how = l.may(o, writes)
+	}
+	if how != Refused {
+		return how, nil
+	}
+	// A reader that does not wait joins the readers, even while others are kept out for a writer elsewhere; but not once one of
+	// these waits, or readers that try could keep the writer out forever.
+	tries := !wait && !writes && l.queue.writers == 0
+	if tries && l.queue.first == nil && l.read.phase == phaseHeld && l.write.phase == phaseFree && l.redis.Sharable() {
+		l.read.owners.add(o)
+		return Joined, nil
+	}
+	// It waits for no other owner, but for the reply to another reader that has just asked: if the lock is free, both get it. There
+	// it overtakes readers that wait.
+	if tries = tries && l.replyIsNear(); !wait && !tries {
+		return Refused, nil
+	}
+	var next *Waiter // in front of which it is queued; nil: at the end
+	if tries {
+		next = l.behindTries()
+	}
+	w := l.queue.push(key{o, writes}, lease, next, nil)
+	// A goroutine that is its own owner waits in one place only, and holds nothing. The one exception holds the writer, and waits
+	// for the removal of its last reader's hold.
+	if o.Shared() || l.write.heldBy(o) {
+		l.queue.index(w)
+	}
+	if w.tries = tries; tries {
+		l.lastTry = w
+	}
+	if !writes && l.barred {
+		l.lookIfDue()
+	}
+	l.holdBack()
+	return Refused, w
 }
 
 // Wait waits for the turn of w. When ctx is done, timeout fires or w is cancelled first, it returns Refused and leaves nothing
 // behind: a turn that came at the same moment is passed on.
 func (s *Side) Wait(ctx context.Context, w *Waiter, timeout <-chan time.Time) Admission {
-	return s.of.wait(ctx, w, timeout)
+	if how, came := w.Await(ctx, timeout); came {
+		return how
+	}
+	l := s.of
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch how := l.queue.Leave(w); how {
+	case Refused:
+		l.admit() // the next one may have waited for w only
+		return Refused
+	case Entered:
+		l.free(s)
+		return Refused
+	default: // the owner holds the lock through w; giving it up could end the hold
+		return how
+	}
 }
 
 // Cancel ends the wait of w, if it still waits.
@@ -115,10 +139,14 @@ func (s *Side) Taken() {
 
 // Granted turns acquiring into held: the hold is obtained. It reports whether others still wait.
 func (s *Side) Granted() (contended bool) {
-	s.of.mu.Lock()
-	defer s.of.mu.Unlock()
-	s.of.granted(s)
-	return s.of.queue.first != nil
+	l := s.of
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.phase = phaseHeld
+	s.owners.add(l.asking)
+	l.admitOwner(l.asking)
+	l.admit()
+	return l.queue.first != nil
 }
 
 // Exit undoes one lock of o. After the last one the state is leaving, and the caller must call Free once the outcome of the
@@ -126,9 +154,18 @@ func (s *Side) Granted() (contended bool) {
 func (s *Side) Exit(o owner.ID) (Departure, fault.Loss) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	how, why := s.exit(o)
-	s.of.holdBack()
-	return how, why
+	defer s.of.holdBack()
+	switch {
+	case !s.heldBy(o):
+		return s.evictions.Exit(o)
+	case s.owners.undo(o) > 0:
+		return Stays, fault.NotLost
+	case s.Count() > 0: // mutant: first reader ends all
+		return Leaves, fault.NotLost
+	default:
+		s.phase = phaseLeaving
+		return Last, fault.NotLost
+	}
 }
 
 // ExitLost undoes one lock of o if o was evicted, and returns why; otherwise it does nothing.
@@ -144,9 +181,18 @@ func (s *Side) ExitLost(o owner.ID) fault.Loss {
 func (s *Side) Evict(lost func() fault.Loss) bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	done := s.evict(lost)
-	s.of.holdBack()
-	return done
+	defer s.of.holdBack()
+	if s.phase != phaseHeld {
+		return false
+	}
+	why := lost()
+	if why == fault.NotLost {
+		return false
+	}
+	s.evictions.Add(why, s.owners.all())
+	s.owners.clear()
+	s.phase = phaseLeaving
+	return true
 }
 
 // Free is called when the hold was released, or could not be obtained.
@@ -159,9 +205,19 @@ func (s *Side) Free() {
 // HandOff hands a hold of the writer, which is leaving, to the first waiter, if that can take it over. A reader's hold is never
 // handed over: new readers join it.
 func (s *Side) HandOff(running time.Duration) bool {
-	s.of.mu.Lock()
-	defer s.of.mu.Unlock()
-	return s.writes() && s.of.handOff(running)
+	l := s.of
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.queue.first
+	if !s.writes() || w == nil || !w.writes || !w.Suits(running) || l.read.phase != phaseFree {
+		return false
+	}
+	s.phase = phaseHeld
+	s.owners.add(w.owner)
+	l.queue.Admit(w, HandedOff)
+	l.admitOwner(w.owner)
+	l.admit()
+	return true
 }
 
 // Nest counts one more lock of o. It reports false when o does not hold the side.
