@@ -100,6 +100,17 @@ type pending struct {
 // spare has values of pending for reuse. A hold that is renewed all the time would otherwise allocate one for each renewal.
 var spare = sync.Pool{New: func() any { return &pending{} }}
 
+var none pending // never written
+
+// view returns pending for reading only.
+func (s *State) view() *pending {
+	if s.pending == nil {
+		return &none
+	}
+	return s.pending
+}
+
+// unsettled returns pending for writing.
 func (s *State) unsettled() *pending {
 	if s.pending == nil {
 		s.pending = spare.Get().(*pending) //nolint:forcetypeassert // nothing else is in it
@@ -122,25 +133,18 @@ func (s *State) settled() {
 
 // Effective returns the lease that counts from when a command with t was sent, once it has been executed.
 func (s *State) Effective(t *Term) time.Duration {
-	length := t.Length
-	if u := s.pending; u != nil {
-		if u.flying > 0 {
-			length = min(length, u.shortest)
-		}
-		if u.unanswered > 0 {
-			length = min(length, u.unanswered)
-		}
+	length, u := t.Length, s.view()
+	if u.flying > 0 {
+		length = min(length, u.shortest)
+	}
+	if u.unanswered > 0 {
+		length = min(length, u.unanswered)
 	}
 	return length
 }
 
 // Longest is the longest lease that the key can have.
-func (s *State) Longest() time.Duration {
-	if s.pending == nil {
-		return s.Term.Length
-	}
-	return max(s.Term.Length, s.pending.most)
-}
+func (s *State) Longest() time.Duration { return max(s.Term.Length, s.view().most) }
 
 // exceed notes that the key may have the lease t, in case it is longer than Term.
 func (s *State) exceed(t *Term) {
@@ -159,13 +163,10 @@ func (s *State) noteUnanswered(length time.Duration) {
 // prolong notes that the server has executed a command with t that was sent at sent. It never shortens the time for which the
 // lease is valid.
 func (s *State) prolong(sent clock.Instant, t *Term) {
-	length, again := s.Effective(t), s.renews()
-	s.until = max(s.until, sent.Add(length-Margin(length)))
-	if u := s.pending; u != nil {
-		s.until, again = s.capped(s.until), again || u.exceeds || u.owed
-	}
+	length, u := s.Effective(t), s.view()
+	s.until = s.capped(max(s.until, sent.Add(length-Margin(length))))
 	s.next, s.short, s.unverified = clock.Never, 0, false
-	if again {
+	if s.renews() || u.exceeds || u.owed {
 		s.next = sent.Add(length / 3)
 	}
 }
@@ -293,11 +294,11 @@ func (s *State) SetTerms(t *Term, renewed bool, bound, now clock.Instant) (chang
 	} else if s.Term.Length > t.Length {
 		t = s.Term
 	}
-	if n := s.nesting(); n != nil {
+	if n := s.view().nested; n != nil {
 		n.outer = t
 		t = n.term()
 	}
-	if s.Term.Length == t.Length && s.Renewed == renewed && bound == 0 && s.bound() == 0 {
+	if s.Term.Length == t.Length && s.Renewed == renewed && bound == 0 && s.view().bound == 0 {
 		return false
 	}
 	former := s.Term
@@ -308,7 +309,7 @@ func (s *State) SetTerms(t *Term, renewed bool, bound, now clock.Instant) (chang
 		u.exceeds = bound != 0 && s.Longest() > now.Until(bound)
 	}
 	switch {
-	case s.unverified || s.exceeds(): // still needed, whichever owner has it
+	case s.unverified || s.view().exceeds: // still needed, whichever owner has it
 		s.next = now
 	case s.short > 0: // lengthened soon
 	case !s.renews():
@@ -322,7 +323,7 @@ func (s *State) SetTerms(t *Term, renewed bool, bound, now clock.Instant) (chang
 // Bound sets until when the key may live; 0: as long as it is renewed. No renewal goes beyond the bound, and the lease is valid
 // only until the bound less the margin.
 func (s *State) Bound(at clock.Instant) {
-	if at == 0 && s.bound() == 0 {
+	if at == 0 && s.view().bound == 0 {
 		return
 	}
 	u := s.unsettled()
@@ -330,16 +331,9 @@ func (s *State) Bound(at clock.Instant) {
 	s.until, u.sure = s.capped(s.until), s.capped(u.sure)
 }
 
-func (s *State) bound() clock.Instant {
-	if s.pending == nil {
-		return 0
-	}
-	return s.pending.bound
-}
-
 // capped returns until, or the bound less the margin if the bound is earlier.
 func (s *State) capped(until clock.Instant) clock.Instant {
-	if bound := s.bound(); bound != 0 {
+	if bound := s.view().bound; bound != 0 {
 		return min(until, bound.Add(-Margin(s.Term.Length)))
 	}
 	return until
@@ -347,7 +341,7 @@ func (s *State) capped(until clock.Instant) clock.Instant {
 
 // within returns t, shortened if it would end after the bound.
 func (s *State) within(t *Term, now clock.Instant) *Term {
-	if bound := s.bound(); bound != 0 && now.Until(bound) < t.Length {
+	if bound := s.view().bound; bound != 0 && now.Until(bound) < t.Length {
 		return NewTerm(max(now.Until(bound), time.Millisecond))
 	}
 	return t
@@ -355,13 +349,9 @@ func (s *State) within(t *Term, now clock.Instant) *Term {
 
 // gains reports whether a renewal would make the lease valid for longer. None does once until has reached the bound.
 func (s *State) gains() bool {
-	bound := s.bound()
+	bound := s.view().bound
 	return bound == 0 || s.until.Add(time.Millisecond) < s.capped(bound) // Redis counts whole milliseconds
 }
-
-func (s *State) exceeds() bool { return s.pending != nil && s.pending.exceeds }
-
-func (s *State) owed() bool { return s.pending != nil && s.pending.owed }
 
 // third returns when a third of the lease will be over.
 func (s *State) third() clock.Instant { return s.until.Add(s.Term.Length/3 - s.Term.Length) }
@@ -407,7 +397,7 @@ func (s *State) current(length time.Duration) time.Duration {
 // RenewalLease returns the lease that renewals set every third of it. It is 0 if the lease is not renewed, has yet to be
 // lengthened, or nears its bound.
 func (s *State) RenewalLease(now clock.Instant) time.Duration {
-	bound := s.bound()
+	bound := s.view().bound
 	if s.phase != live || !s.renews() || s.short > 0 || bound != 0 && now.Add(s.Term.Length) >= bound {
 		return 0
 	}

@@ -60,16 +60,9 @@ func (n *nested) term() *Term {
 	return longest
 }
 
-func (s *State) nesting() *nested {
-	if s.pending == nil {
-		return nil
-	}
-	return s.pending.nested
-}
-
 // Nests reports whether a nested call that asks for t, or for no lease if t is nil, must call Nest and Unnest.
 func (s *State) Nests(t *Term) bool {
-	return s.nesting() != nil || t != nil && (t.Length > s.Term.Length || s.chosen == clock.Never)
+	return s.view().nested != nil || t != nil && (t.Length > s.Term.Length || s.chosen == clock.Never)
 }
 
 // Nest notes that a caller nests, and asks for t. The caller then renews with Term.
@@ -77,7 +70,7 @@ func (s *State) Nests(t *Term) bool {
 // The owner may have got the lease by Handoff just now, and another of its goroutines may be about to call SetTerms. Until then
 // it is not known what the outermost call asks for, so each nested call has a level.
 func (s *State) Nest(t *Term, by Caller) {
-	n := s.nesting()
+	n := s.view().nested
 	if n == nil {
 		n = &nested{outer: s.Term}
 	}
@@ -125,7 +118,7 @@ func (s *State) Join(t *Term, keeps bool, now clock.Instant) (renew, sooner bool
 
 // Rely notes that one of several owners that share the lease relies on t.
 func (s *State) Rely(t *Term) {
-	if n := s.nesting(); n != nil && t.Length > n.outer.Length {
+	if n := s.view().nested; n != nil && t.Length > n.outer.Length {
 		n.outer = t
 	}
 	if t.Length > s.Term.Length {
@@ -162,7 +155,7 @@ func (s *State) forget() {
 // Unnest undoes a caller's newest Nest. It reports whether the next command is due sooner than before: the key lives for longer
 // than the remaining calls ask for.
 func (s *State) Unnest(by Caller, now clock.Instant) (sooner bool) {
-	n := s.nesting()
+	n := s.view().nested
 	if n == nil {
 		return false
 	}
@@ -180,7 +173,7 @@ func (s *State) Unnest(by Caller, now clock.Instant) (sooner bool) {
 // Leave notes that one of several owners has left, and drops all its levels. It reports the same as Unnest.
 func (s *State) Leave(owner uint64, now clock.Instant) (sooner bool) {
 	s.ownersChange()
-	n := s.nesting()
+	n := s.view().nested
 	if n == nil {
 		return false
 	}
@@ -190,7 +183,7 @@ func (s *State) Leave(owner uint64, now clock.Instant) (sooner bool) {
 
 // settle makes Term the longest lease that is asked for.
 func (s *State) settle(now clock.Instant) (sooner bool) {
-	n, former := s.nesting(), s.Term
+	n, former := s.view().nested, s.Term
 	s.become(n.term())
 	if len(n.levels) == 0 {
 		s.pending.nested = nil

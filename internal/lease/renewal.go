@@ -115,7 +115,7 @@ func (s *State) renewed(u *pending, r Renewal, late bool) {
 	if r.Chosen && r.Sent >= s.chosen {
 		former := s.Term
 		s.Term, s.chosen = longer(u.joined, r.Term), r.Sent
-		if n := s.nesting(); n != nil { // of calls that came after the choice
+		if n := u.nested; n != nil { // of calls that came after the choice
 			n.outer = s.Term
 			s.Term = n.term()
 		}
@@ -145,8 +145,8 @@ func (s *State) retries(r Renewal) bool {
 
 // scheduled reports whether commands for the lease are sent in the background.
 func (s *State) scheduled() bool {
-	u := s.pending
-	return s.renews() || s.short > 0 || s.unverified || u != nil && (u.exceeds || u.owed)
+	u := s.view()
+	return s.renews() || s.short > 0 || s.unverified || u.exceeds || u.owed
 }
 
 // Due returns when to look at a live lease: to send something, or to notice its end. Awaited: a waiter or a context waits for its
@@ -164,11 +164,11 @@ func (s *State) Tick(now clock.Instant, deserted bool) Task {
 		return Nothing
 	}
 	s.next = clock.Never
-	switch {
+	switch u := s.view(); {
 	case s.short == 0 && s.renews() && deserted: // another owner may still join
 		s.next = now.Add(s.Term.Length / 3)
 		return Nothing
-	case (s.short > 0 || s.renews() || s.owed()) && s.gains() || s.exceeds():
+	case (s.short > 0 || s.renews() || u.owed) && s.gains() || u.exceeds:
 		return Renew
 	case s.unverified:
 		return Verify
