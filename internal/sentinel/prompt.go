@@ -28,9 +28,9 @@ type Dial = func(ctx context.Context, address string, d *net.Dialer, c *tls.Conf
 // leads nowhere from here.
 type prompter struct {
 	mu    sync.Mutex
-	conns map[*trackedConn]bool // of the client, to Sentinels
-	at    time.Time             // when the client was last prompted
-	only  []string              // the addresses of the Sentinels to which the client gets connections; empty: all
+	conns map[*wrapped]bool // of the client, to Sentinels
+	at    time.Time         // when the client was last prompted
+	only  []string          // the addresses of the Sentinels to which the client gets connections; empty: all
 }
 
 const promptEvery = time.Second
@@ -53,14 +53,19 @@ func (w *Watch) Tracked(dial Dial) Dial {
 		if err != nil || !w.knows(address) {
 			return conn, err
 		}
-		t := &trackedConn{conn, p}
+		tracked := &wrapped{Conn: conn}
+		tracked.closes = func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			delete(p.conns, tracked)
+		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.conns == nil {
-			p.conns = map[*trackedConn]bool{}
+			p.conns = map[*wrapped]bool{}
 		}
-		p.conns[t] = true
-		return t, nil
+		p.conns[tracked] = true
+		return tracked, nil
 	}
 }
 
@@ -91,16 +96,15 @@ func (p *prompter) prompt(successor string, only []string) {
 	}
 }
 
-type trackedConn struct {
+// wrapped is a connection with a function that is called before it is closed.
+type wrapped struct {
 	net.Conn
-	of *prompter
+	closes func()
 }
 
-func (c *trackedConn) Close() error {
-	c.of.mu.Lock()
-	delete(c.of.conns, c)
-	c.of.mu.Unlock()
-	return c.Conn.Close()
+func (w *wrapped) Close() error {
+	w.closes()
+	return w.Conn.Close()
 }
 
 // successor returns the server that a majority of the Sentinels names instead of the one that is in use, and the addresses of

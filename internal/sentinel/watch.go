@@ -346,18 +346,6 @@ func (w *Watch) dial(
 	if err != nil {
 		return nil, err
 	}
-	e := &endingConn{Conn: conn}
-	e.stop = context.AfterFunc(w.ctx, func() { _ = conn.Close() })
-	return e, nil
-}
-
-// endingConn is a connection that the end of the watch closes.
-type endingConn struct {
-	net.Conn
-	stop func() bool
-}
-
-func (e *endingConn) Close() error {
-	e.stop()
-	return e.Conn.Close()
+	stop := context.AfterFunc(w.ctx, func() { _ = conn.Close() })
+	return &wrapped{conn, func() { stop() }}, nil
 }
