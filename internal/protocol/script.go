@@ -184,6 +184,24 @@ func SendAll(ctx context.Context, way rueidis.CoreClient, calls []Call, wanted f
 	return results
 }
 
+// Resend sends those of some commands again, once, that have failed in a certain way, and replaces their results.
+func Resend(
+	results []rueidis.RedisResult, some []int, failed func(err error) bool, send func(again []int) []rueidis.RedisResult,
+) {
+	var again, at []int
+	for k, result := range results {
+		if err := result.Error(); err != nil && failed(err) {
+			again, at = append(again, some[k]), append(at, k)
+		}
+	}
+	if len(again) == 0 {
+		return
+	}
+	for k, result := range send(again) {
+		results[at[k]] = result
+	}
+}
+
 // Reply is the decoded reply to an obtaining call.
 type Reply struct {
 	Granted bool          // the hold owns the key

@@ -276,24 +276,13 @@ func (r *Reader) run(
 	ctx context.Context, way rueidis.CoreClient, what *protocol.Script, some []int, build builder,
 ) []rueidis.RedisResult {
 	results := r.runOnce(ctx, way, what, some, build, beside)
-	for _, as := range [...]naming{bare, moving} {
-		fails := fault.Refusal
-		if as == moving {
-			fails = fault.BetweenNodes
-		}
-		var again, at []int
-		for k, result := range results {
-			if err := result.Error(); err != nil && fails(err) {
-				again, at = append(again, some[k]), append(at, k)
-			}
-		}
-		if len(again) == 0 {
-			continue
-		}
-		for k, result := range r.runOnce(ctx, way, what, again, build, as) {
-			results[at[k]] = result
-		}
+	again := func(failed func(err error) bool, as naming) {
+		protocol.Resend(results, some, failed, func(these []int) []rueidis.RedisResult {
+			return r.runOnce(ctx, way, what, these, build, as)
+		})
 	}
+	again(fault.Refusal, bare)
+	again(fault.BetweenNodes, moving)
 	return results
 }
 
@@ -321,17 +310,9 @@ func (r *Reader) runOnce(
 			r.readOnly.Store(false)
 		}
 	}
-	var again, at []int
-	for k, result := range results {
-		if protocol.NoScript(result.Error()) {
-			again, at = append(again, some[k]), append(at, k)
-		}
-	}
-	if len(again) > 0 {
-		for k, result := range send(again, "EVAL", what.Source) {
-			results[at[k]] = result
-		}
-	}
+	protocol.Resend(results, some, protocol.NoScript, func(again []int) []rueidis.RedisResult {
+		return send(again, "EVAL", what.Source)
+	})
 	return results
 }
 

@@ -61,18 +61,11 @@ func (s *Node) together(p *Wait, key string, some []int, send sendingSome) outco
 	t := s.client
 	return s.await(p, task{key: key, send: func(ctx context.Context, way rueidis.CoreClient) []rueidis.RedisResult {
 		results := send(ctx, way, some)
-		var moved, at []int
-		for k, result := range results {
-			if fault.Elsewhere(result.Error()) {
-				moved, at = append(moved, some[k]), append(at, k)
-			}
-		}
-		if len(moved) == 0 || t.resolver == nil {
-			return results
-		}
-		t.resolver.Forget()
-		for m, result := range send(ctx, t.redis, moved) { // mutant: redirected renewal lost
-			results[at[m]] = result
+		if t.resolver != nil {
+			protocol.Resend(results, some, fault.Elsewhere, func(moved []int) []rueidis.RedisResult {
+				t.resolver.Forget()
+				return send(ctx, t.redis, moved) // mutant: redirected renewal lost
+			})
 		}
 		return results
 	}})
