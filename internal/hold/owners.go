@@ -30,11 +30,7 @@ func (h *Hold) SetTerms(t Terms) bool {
 		h.own().atMost, h.own().unlogged = t.AtMost, t.Unlogged
 	}
 	h.keep(now)
-	if h.lease.SetTerms(t.Lease, t.Renewed, h.bound(now), now) {
-		h.unlockPlanned()
-	} else {
-		h.mu.Unlock()
-	}
+	h.unlockPlanned(h.lease.SetTerms(t.Lease, t.Renewed, h.bound(now), now))
 	return true
 }
 
@@ -108,11 +104,7 @@ func (h *Hold) Leave(o owner.ID) bool {
 	e := h.extra()
 	delete(e.takers, o)
 	delete(e.orphans, o) // another goroutine unlocked for it
-	if h.lease.Leave(uint64(o), h.path.Clock.Now()) {
-		h.unlockPlanned()
-	} else {
-		h.mu.Unlock()
-	}
+	h.unlockPlanned(h.lease.Leave(uint64(o), h.path.Clock.Now()))
 	cancelAll(ends, context.Canceled)
 	return true
 }
@@ -128,11 +120,7 @@ func (h *Hold) Join(t *lease.Term, keeps bool) (ok, renew bool) {
 		return false, false
 	}
 	renew, sooner := h.lease.Join(t, keeps, now)
-	if sooner {
-		h.unlockPlanned()
-	} else {
-		h.mu.Unlock()
-	}
+	h.unlockPlanned(sooner)
 	return true, renew
 }
 
@@ -141,11 +129,7 @@ func (h *Hold) Join(t *lease.Term, keeps bool) (ok, renew bool) {
 func (h *Hold) StartRenewing() {
 	h.mu.Lock()
 	h.renewing++
-	if h.lease.RenewAnyway(true) {
-		h.unlockPlanned()
-		return
-	}
-	h.mu.Unlock()
+	h.unlockPlanned(h.lease.RenewAnyway(true))
 }
 
 // StopRenewing undoes one StartRenewing.
@@ -177,11 +161,7 @@ func (h *Hold) Nest(o owner.ID, t *lease.Term) {
 // longest lease that the remaining calls ask for.
 func (h *Hold) Unnest(o owner.ID) {
 	h.mu.Lock()
-	if h.lease.Nests(nil) && h.lease.Unnest(caller(o), h.path.Clock.Now()) {
-		h.unlockPlanned()
-		return
-	}
-	h.mu.Unlock()
+	h.unlockPlanned(h.lease.Nests(nil) && h.lease.Unnest(caller(o), h.path.Clock.Now()))
 }
 
 func caller(o owner.ID) lease.Caller {

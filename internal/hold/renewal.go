@@ -52,7 +52,7 @@ func (p Part) Renew(w *transport.Wait, t *lease.Term) error {
 	}
 	r := h.lease.Begin(now, t)
 	r.Chosen = chosen && r.Term == t // otherwise AtMost has shortened it: the term stays for renewals
-	h.unlockPlanned()
+	h.unlockPlanned(true)
 
 	c := h.path.renew(h.value, r.Term)
 	w.Lease = r.Term.Length
@@ -132,7 +132,7 @@ func (h *Hold) answered(r lease.Renewal, n int64, err error, late bool) error {
 		err = fault.Late
 	case lease.Extended, lease.Failed:
 	}
-	h.unlockPlanned()
+	h.unlockPlanned(true)
 	return err
 }
 
@@ -210,7 +210,7 @@ func (h *Hold) verified(n int64, err error, late bool) {
 	case lease.NotOurs:
 		h.unlockLose(fault.Without(n))
 	default:
-		h.unlockPlanned()
+		h.unlockPlanned(true)
 	}
 }
 

@@ -217,7 +217,7 @@ func (h *Hold) tick() (t Task) {
 		t = verification{h.about(), h.lease.Term.Length}
 	case lease.Nothing:
 	}
-	h.unlockPlanned()
+	h.unlockPlanned(true)
 	return t
 }
 
@@ -225,16 +225,13 @@ func (h *Hold) tick() (t Task) {
 // verified. So a failover that has lost the key is noticed at once.
 func (h *Hold) Verify() {
 	h.mu.Lock()
-	if !h.lease.Verify(h.path.Clock.Now()) {
-		h.mu.Unlock()
-		return
-	}
-	h.unlockPlanned()
+	h.unlockPlanned(h.lease.Verify(h.path.Clock.Now()))
 }
 
-// unlockPlanned schedules the hold, and unlocks the mutex. If the registry was closed meanwhile, it ends the contexts.
-func (h *Hold) unlockPlanned() {
-	if h.plan() {
+// unlockPlanned unlocks the mutex. Changed: it schedules the hold before, and ends the contexts if the registry was closed
+// meanwhile.
+func (h *Hold) unlockPlanned(changed bool) {
+	if !changed || h.plan() {
 		h.mu.Unlock()
 		return
 	}
