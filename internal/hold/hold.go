@@ -59,12 +59,7 @@ type Terms struct {
 // New makes a hold that is about to be asked for. No other hold may have its value.
 func New(p *Path, value string, t Terms) *Hold {
 	h := &Hold{path: p, value: value, lease: lease.State{Term: t.Lease, Renewed: t.Renewed}, Leads: t.Leads}
-	if t.AtLeast > 0 {
-		h.own().atLeast = t.AtLeast
-	}
-	if t.AtMost > 0 || t.Unlogged {
-		h.own().atMost, h.own().unlogged = t.AtMost, t.Unlogged
-	}
+	h.ask(t)
 	return h
 }
 
@@ -406,6 +401,14 @@ func (h *Hold) own() *extras {
 		h.extras.Store(e)
 	}
 	return e
+}
+
+// ask notes what an owner asks for besides its lease.
+func (h *Hold) ask(t Terms) {
+	if e := h.extra(); e.atLeast != t.AtLeast || e.atMost != t.AtMost || e.unlogged != t.Unlogged {
+		e := h.own()
+		e.atLeast, e.atMost, e.unlogged = t.AtLeast, t.AtMost, t.Unlogged
+	}
 }
 
 // keep sets until when AtLeast keeps the path, for an owner that has obtained the hold now.

@@ -23,12 +23,7 @@ func (h *Hold) SetTerms(t Terms) bool {
 	if h.extra().orphans != nil { // the former owner was an orphan, and another goroutine unlocked for it
 		h.own().orphans = nil
 	}
-	if h.extra().atLeast != t.AtLeast {
-		h.own().atLeast = t.AtLeast
-	}
-	if e := h.extra(); e.atMost != t.AtMost || e.unlogged != t.Unlogged {
-		h.own().atMost, h.own().unlogged = t.AtMost, t.Unlogged
-	}
+	h.ask(t)
 	h.keep(now)
 	h.unlockPlanned(h.lease.SetTerms(t.Lease, t.Renewed, h.bound(now), now))
 	return true
