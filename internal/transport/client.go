@@ -68,7 +68,10 @@ func New(client rueidis.Client) *Client {
 
 // Close is called when no registry is open any more. Holds of closed registries can still be released.
 func (t *Client) Close() {
-	t.vouching.endWatch()
+	if w := t.vouching.watch.Load(); w != nil {
+		t.vouching.over.Store(true)
+		(*w).Close()
+	}
 	for _, s := range t.endRoutes() {
 		s.close()
 	}

@@ -105,14 +105,6 @@ func (t *Client) hearFirstWord(w Sentinels, used string, began clock.Instant) {
 	}
 }
 
-// endWatch is called when no registry is open any more.
-func (v *vouching) endWatch() {
-	if w := v.watch.Load(); w != nil {
-		v.over.Store(true)
-		(*w).Close()
-	}
-}
-
 // onBeat notes that the process runs, and notices if it stood still.
 func (t *Client) onBeat() {
 	if !t.vouching.over.Load() {
@@ -158,20 +150,15 @@ func (s *Node) vouch(w *belief.Way) (says belief.Word, asked, now clock.Instant)
 	if used {
 		s.follow(s.belief.Told(says, w.Address, asked, now), now)
 	}
-	if says != belief.Vouching {
+	switch {
+	case says != belief.Vouching:
 		t.vouching.logWait(verdict, waited, w.Address)
-	} else if used && w.Greeted != clock.Never && !s.belief.DoubtedSince(asked) { // mutant: believed again too soon
-		t.vouching.logEndOfWait(verdict, w.Address)
+	case !used || w.Greeted == clock.Never || s.belief.DoubtedSince(asked): // mutant: believed again too soon
+	case t.vouching.logged.Swap(false):
+		t.vouching.log(slog.LevelInfo, "locks are granted again",
+			slog.String("server", w.Address), slog.String("sentinels", verdict.String()))
 	}
 	return says, asked, now
-}
-
-// logEndOfWait logs that locks are granted again, if it was logged that they wait.
-func (v *vouching) logEndOfWait(verdict sentinel.Verdict, address string) {
-	if v.logged.Swap(false) {
-		v.log(slog.LevelInfo, "locks are granted again",
-			slog.String("server", address), slog.String("sentinels", verdict.String()))
-	}
 }
 
 // logWait logs once why no lock is granted, when that has lasted for a second.

@@ -258,7 +258,7 @@ var mutations = []mutation{
 	},
 	{
 		"believed again too soon", "the log says that locks go on while the server refuses connections, or is doubted",
-		"used && w.Greeted != clock.Never && !s.belief.DoubtedSince(asked)", "true",
+		"!used || w.Greeted == clock.Never || s.belief.DoubtedSince(asked)", "false",
 		"../../internal/transport:TestVouching_LocksGoOn$",
 	},
 	{
