@@ -10,28 +10,24 @@
 //
 // A command leaves in one of three ways:
 //
-//	            Client.Do
-//	                │  the node has just been heard from, and there is room in the connections
-//	                ├─────────────no──────────────────────────────┐
-//	                │yes                                          │
-//	   it comes by itself, near a single server ──yes──▶ alone    │
-//	                │no                                           │
-//	   many are under way ──yes────────────────────────────▶ queue ◀── questions, renewals, removals
-//	                │no                                           │
-//	                ▼                                     a driver chooses the road, then takes what waits:
-//	               few                                      the client's own connections
-//	                                                        suspect: a fresh connection; with Sentinels, once they vouch
-//	                                                        suspect, in a cluster: to the master that the nodes name
-//
-//	alone   The caller writes and reads a dedicated connection itself: see ownConn.
-//	few     The caller sends through the client.
-//	queue   The caller leaves the command to a driver, and waits: see queue.
+//	         Client.Do
+//	             │  the node has just been heard from, and there is room in the connections
+//	             ├─────────────no──────────────────────────────┐
+//	             │yes                                          │
+//	it comes by itself, near a single server ──yes──▶ alone    │
+//	             │no                                           │
+//	many are under way ──yes────────────────────────────▶ queue ◀── questions, renewals, removals
+//	             │no                                           │
+//	             ▼                                     a driver chooses the road, then takes what waits:
+//	            few                                      the client's own connections
+//	                                                     suspect: a fresh connection; with Sentinels, once they vouch
+//	                                                     suspect, in a cluster: to the master that the nodes name
 //
 // No caller waits longer than it may:
 //
-//   - alone: the caller's time limit closes the connection
-//   - few: this way is taken only where the client respects contexts, and its connections have room
-//   - queue: only drivers hang
+//	alone   The caller writes and reads a dedicated connection itself, see ownConn. Its time limit closes the connection.
+//	few     The caller sends through the client, where that respects contexts, and its connections have room.
+//	queue   The caller leaves the command to a driver, and waits, see queue. Only drivers hang.
 //
 // The judge of the command's server takes each reply, or its absence, to package belief, which says how far the reply is
 // believed, and what to do; the node does that.

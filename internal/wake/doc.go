@@ -35,8 +35,10 @@
 //     cluster the masters of the slots; waiters go out, to the node of their key.
 //   - node: the listening to one server. Requests come in, and what became of the connection and of what was sent; a wake-up of
 //     the runner goes out when there is something to send.
-//   - peers: the keys that calls wait for. What to read and which channels to subscribe to goes out, and wake-ups.
-//   - mail: the channels for messages to one listener. What to subscribe to and to prove goes out, and whose messages arrive.
+//   - peers: the keys that calls wait for. Waiters come in, replies, messages and reports; keys to read, channels to subscribe to
+//     and to leave, answers and wake-ups go out.
+//   - mail: the channels for messages to one listener. The same comes in; what to subscribe to and to prove goes out, and whose
+//     messages arrive.
 //   - runner: the life of a node's connection, from dial to loss. It sends what the node wants, and tells it what came of that.
 //   - dialer, connection: commands go in, what the server has replied comes out. They know no waiter.
 //   - user: what all of them know of a listener.

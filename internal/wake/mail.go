@@ -3,9 +3,7 @@ package wake
 // mail is what a node knows about own channels. An own channel belongs to one user; scripts publish messages for the user's
 // calls on it.
 //
-// What comes in: waiters that subscribe, and that leave; what the server says about a subscription; that a proof has arrived, or
-// has not; the loss of the connection. What goes out: channels to subscribe to, to prove, and to leave, and answers to the
-// waiters. It sends nothing and reads no clock. The hub's mutex guards it.
+// It sends nothing and reads no clock, see the package comment. The hub's mutex guards it.
 //
 // The proof is that a script's message arrives. It is needed once per connection and user. All channels of a user have similar
 // names, and so the same permissions; those of another user may have other permissions.

@@ -8,9 +8,7 @@ import (
 // peers is what a node knows about the keys that calls wait for. Other processes, in Go or Java, change these keys. They publish
 // a change on the key's channel or on a common one. Changes that are not published are reported by the server (tracking).
 //
-// What comes in: waiters that are added, ask, and are removed; the replies to what was sent for them; messages, reports, and the
-// loss of the connection. What goes out: keys to read, channels to subscribe to and to leave, users that cannot listen, answers
-// and wake-ups. It sends nothing and reads no clock. The hub's mutex guards it.
+// It sends nothing and reads no clock, see the package comment. The hub's mutex guards it.
 type peers struct {
 	waiting  map[string][]*Waiter // all waiters, by key
 	asked    map[*Waiter]struct{} // waiters to be watched
