@@ -31,8 +31,7 @@ import (
 // calls it, and closes the connection if the attempt is over by then.
 type dialer struct {
 	node     func() rueidis.Client // nil: rueidis does not know it
-	now      func() clock.Instant
-	belief   *belief.State
+	judge    *judge
 	pool     *pool
 	database func(limit time.Duration) (number string, known bool) // see Client.database
 	unfit    atomic.Int32                                          // how many connections in a row did not fit, and were closed
@@ -83,7 +82,7 @@ const (
 
 // dial returns a connection, or nil if there is none in the time that making one may take.
 func (d *dialer) dial(w wanted) *dedicated {
-	since := d.now()
+	since := d.judge.clock.Now()
 	if d.exhausted(since) {
 		return nil
 	}
@@ -123,7 +122,7 @@ func (d *dialer) exhausted(now clock.Instant) bool {
 
 // left returns how much time is left to an attempt that began at since.
 func (d *dialer) left(since clock.Instant) time.Duration {
-	return d.now().Until(since.Add(d.belief.RoundTrip().Connect())) // mutant: late greeting
+	return d.judge.clock.Now().Until(since.Add(d.judge.RoundTrip().Connect())) // mutant: late greeting
 }
 
 // find gets connections until one fits. A connection that answers late may lead to a former master that has just resumed.
@@ -132,7 +131,7 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 	if w.from != nil {
 		node = w.from
 	}
-	if d.belief.IsSuspect(since) { // many in the pool may be silent
+	if d.judge.IsSuspect(since) { // many in the pool may be silent
 		limit = askLimit
 	}
 	e := exam{dialer: d, isKnown: d.askDatabase(w)}
@@ -143,7 +142,7 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 		}
 		c, is := &dedicated{made: since}, fits
 		c.DedicatedClient, c.back = client.Dedicate()
-		ask := func(words ...string) rueidis.RedisResult { return c.ask(d.belief.RoundTrip().Plus(limit), words...) }
+		ask := func(words ...string) rueidis.RedisResult { return c.ask(d.judge.RoundTrip().Plus(limit), words...) }
 		if w.from == nil {
 			is = e.of(c, ask)
 		}
@@ -167,9 +166,9 @@ func (d *dialer) find(w wanted, since clock.Instant) *dedicated {
 			w.skips--
 			c.Close()
 		case unfit:
-			if !d.belief.IsSuspect(d.now()) && !d.pool.sole.Load() {
+			if !d.judge.IsSuspect(d.judge.clock.Now()) && !d.pool.sole.Load() {
 				idle++
-				time.AfterFunc(belief.Tick, func() { c.giveBack(d.belief.RoundTrip().Plus(belief.Silence)) })
+				time.AfterFunc(belief.Tick, func() { c.giveBack(d.judge.RoundTrip().Plus(belief.Silence)) })
 				continue
 			}
 			c.Close()

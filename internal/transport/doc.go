@@ -34,9 +34,12 @@
 //
 // The client and its nodes know all parts. Of the other parts, each knows those to which its arrow leads:
 //
-//	ownConns, freshConns ─▶ dialer ─▶ belief        a function or a value for each other thing that they need
-//	queue ─▶ entry ─▶ bound ─▶ judge ─▶ belief
-//	boundPool ─────────▶ bound
+//	keepAlive, ownConns, freshConns, dialer ─▶ judge ─▶ belief
+//	ownConns, freshConns ────────────────────▶ dialer
+//	queue ─▶ entry ─▶ bound ─────────────────▶ judge
+//	boundPool ──────▶ bound
+//
+// Each has a function or a value for each other thing that it needs.
 //
 // Commands that replicas must acknowledge go another way: over a connection of their sender, followed by a WAIT (replicas.go).
 //

@@ -116,7 +116,7 @@ func (e *exam) told(c *dedicated, info string) fitness {
 	known := e.pool.selected.Load()
 	sure := known != nil && *known != ""
 	c.told = untold == nil && sure
-	if sure && databaseIn(info) != *known || untold == nil && age-time.Second > c.made.Until(e.now()) {
+	if sure && databaseIn(info) != *known || untold == nil && age-time.Second > c.made.Until(e.judge.clock.Now()) {
 		return unfit
 	}
 	return fits

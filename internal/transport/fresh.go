@@ -13,11 +13,8 @@ import (
 // pause after a failure.
 type freshConns struct {
 	dials   *dialer
-	belief  *belief.State
-	now     func() clock.Instant
-	act     func(do belief.Acts, sent clock.Instant)
-	present func() string // see judge.present
-	watched func() bool   // Sentinels are asked
+	judge   *judge
+	watched func() bool // Sentinels are asked
 	vouch   func(w *belief.Way) (says belief.Word, asked, now clock.Instant)
 
 	mu       sync.Mutex
@@ -47,12 +44,12 @@ type freshConn struct {
 // used only once they vouch for its server.
 func (f *freshConns) get(over func() bool) (conn *freshConn, none bool) {
 	for !over() {
-		address, now := f.present(), f.now()
-		if !f.belief.IsSuspect(now) {
-			return nil, !f.belief.Closed()
+		address, now := f.judge.present(), f.judge.clock.Now()
+		if !f.judge.IsSuspect(now) {
+			return nil, !f.judge.belief.Closed()
 		}
 		f.mu.Lock()
-		if f.conn == nil || f.conn.broken.Load() || f.conn.Address != address || f.belief.Doubts(&f.conn.Way) {
+		if f.conn == nil || f.conn.broken.Load() || f.conn.Address != address || f.judge.belief.Doubts(&f.conn.Way) {
 			f.abandon()
 		}
 		conn, none = f.conn, false
@@ -101,7 +98,7 @@ func (f *freshConns) lastResort(address string, now clock.Instant) (asked <-chan
 	if !f.watched() {
 		return nil, 0, true
 	}
-	if f.last == nil || f.last.Address != address || f.last.Since < f.belief.SilentAt() || f.belief.Doubts(&f.last.Way) {
+	if w := f.last; w == nil || w.Address != address || w.Since < f.judge.belief.SilentAt() || f.judge.belief.Doubts(&w.Way) {
 		f.last = &way{Way: belief.Way{Address: address, Since: now, Greeted: now}}
 	}
 	if f.last.Trusted {
@@ -121,9 +118,9 @@ func (f *freshConns) forgetLast() {
 // make makes a fresh connection. If it fails, the round trip may have become longer, so it is measured again. The pause is
 // short where connections are refused at once: the server may be about to start.
 func (f *freshConns) make() {
-	address, began := f.present(), f.now()
+	address, began := f.judge.present(), f.judge.clock.Now()
 	conn := f.dials.dial(wanted{skips: f.skips()})
-	refused := conn == nil && began.Until(f.now()) < belief.Tick && f.dials.unfit.Load() == 0
+	refused := conn == nil && began.Until(f.judge.clock.Now()) < belief.Tick && f.dials.unfit.Load() == 0
 	if refused && f.watched() { // there is no connection to ask about, but the answers let the client learn of a successor
 		f.vouch(&belief.Way{Address: address, Since: began, Greeted: clock.Never}) // mutant: refused, and nobody asked
 	}
@@ -131,15 +128,15 @@ func (f *freshConns) make() {
 	defer f.mu.Unlock()
 	close(f.making)
 	f.making = nil
-	now := f.now()
-	if conn == nil || f.belief.Closed() || !f.belief.IsSuspect(now) {
+	now := f.judge.clock.Now()
+	if conn == nil || f.judge.belief.Closed() || !f.judge.IsSuspect(now) {
 		f.failed++
 		pause := clock.MostPause
 		if refused {
 			pause = refusedPause
 		}
 		f.again = now.Add(clock.Pause(f.failed, pause))
-		f.act(belief.Measure, now)
+		f.judge.follow(belief.Measure, now)
 		go conn.end()
 		return
 	}
@@ -158,7 +155,7 @@ func (f *freshConns) tidyLater(conn *freshConn) {
 		defer f.mu.Unlock()
 		switch {
 		case f.conn != conn:
-		case f.belief.IsSuspect(f.now()):
+		case f.judge.IsSuspect(f.judge.clock.Now()):
 			f.tidyLater(conn)
 		default:
 			f.abandon()
@@ -168,7 +165,7 @@ func (f *freshConns) tidyLater(conn *freshConn) {
 
 // stands reports whether a connection is younger than every command that had no reply. If not, it gives the connection up.
 func (f *freshConns) stands(conn *freshConn) bool {
-	if f.belief.Outlives(conn.Since) { // mutant: silent connection taken
+	if f.judge.belief.Outlives(conn.Since) { // mutant: silent connection taken
 		return true
 	}
 	f.silent(conn.Since)
@@ -200,7 +197,7 @@ const mostSkipped = 3
 func (f *freshConns) skips() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.belief.Owed() || f.replicas.newest != 0 && f.replicas.newest.Until(f.now()) < time.Second {
+	if !f.judge.belief.Owed() || f.replicas.newest != 0 && f.replicas.newest.Until(f.judge.clock.Now()) < time.Second {
 		return 0
 	}
 	return mostSkipped
@@ -213,7 +210,7 @@ func (f *freshConns) refused(conn *freshConn) {
 	if conn.broken.Swap(true) {
 		return
 	}
-	now := f.now()
+	now := f.judge.clock.Now()
 	if f.replicas.newest.Until(now) >= time.Second {
 		f.replicas.inARow = 0
 	}

@@ -24,7 +24,7 @@ import (
 func TestFreshConns_AllThatMakeOneHang(t *testing.T) {
 	withNode(t, func(t *testing.T, open func(func(context.Context) rueidis.RedisResult) *Client) {
 		f := open(nil).First.fresh
-		f.dials.hanging = []clock.Instant{f.now().Add(-poolWait)}
+		f.dials.hanging = []clock.Instant{f.judge.clock.Now().Add(-poolWait)}
 		asked := 0
 		conn, none := f.get(func() bool { asked++; return asked > 1 })
 		require.Nil(t, conn)

@@ -33,11 +33,8 @@ const (
 //
 // Third, it checks that the tickets of the waiting calls are still there, see tickets.
 type keepAlive struct {
-	belief  *belief.State
-	now     func() clock.Instant
+	judge   *judge
 	inquire func(sending) outcome // nil: there is no server to ask
-	roles   bool                  // the client has one address, behind which a master may become a replica
-	said    func(r belief.Role, fresh bool)
 	tickets tickets
 	calls   atomic.Int32 // calls that wait for a message
 	until   atomic.Int64 // an instant: until then others may wait for locks of this process
@@ -90,12 +87,6 @@ func (s *Node) stayAlive(questions sending) outcome {
 	return s.inquire(&Wait{Ctx: context.Background(), Limit: s.RoundTrip().Silence()}, s.Address != "", questions)
 }
 
-// said takes what the server says about its role, on a fresh connection or not.
-func (s *Node) said(role belief.Role, fresh bool) {
-	now := s.clock.Now()
-	s.follow(s.belief.Said(role, fresh, now), now)
-}
-
 func (k *keepAlive) begin() {
 	if !k.on.Load() && k.inquire != nil && k.on.CompareAndSwap(false, true) {
 		k.later()
@@ -104,7 +95,7 @@ func (k *keepAlive) begin() {
 
 // wanted reports whether the server must be asked.
 func (k *keepAlive) wanted() bool {
-	return k.calls.Load() > 0 || k.now() < clock.Instant(k.until.Load()) && !k.belief.Closed()
+	return k.calls.Load() > 0 || k.judge.clock.Now() < clock.Instant(k.until.Load()) && !k.judge.belief.Closed()
 }
 
 func (k *keepAlive) ask() {
@@ -122,11 +113,11 @@ func (k *keepAlive) ask() {
 		return
 	}
 	switch {
-	case k.scripts.Allowed(k.now()):
+	case k.scripts.Allowed(k.judge.clock.Now()):
 		k.learn()
 	case k.asksRole(): // a replica answers questions, too: an answer does not show that the server is the master
 		if reply, _ := k.question(ping); outcomeOf(reply.Error()) == belief.Broken && k.inquire(single(ping)).result(0).Error() == nil {
-			k.roleless.Ended(k.now()) // a proxy refuses HELLO
+			k.roleless.Ended(k.judge.clock.Now()) // a proxy refuses HELLO
 		}
 	default:
 		k.inquire(single(ping))
@@ -135,7 +126,7 @@ func (k *keepAlive) ask() {
 
 // learn asks which scripts the server knows. The first script is passed as a key, for the same reason as in ping.
 func (k *keepAlive) learn() {
-	asked, role, all := k.now(), k.asksRole(), protocol.Foreign()
+	asked, role, all := k.judge.clock.Now(), k.asksRole(), protocol.Foreign()
 	reply, late := k.question(func(b rueidis.Builder) rueidis.Completed {
 		return b.Arbitrary("SCRIPT", "EXISTS").Keys(all[0]).Args(all[1:]...).Build()
 	})
@@ -146,20 +137,20 @@ func (k *keepAlive) learn() {
 	k.quiet.Store(int64(asked))
 	switch err := reply.Error(); {
 	case fault.Refusal(err):
-		k.scripts.Refused(k.now())
+		k.scripts.Refused(k.judge.clock.Now())
 	case fault.Answered(err):
 		k.scripts.Answered()
 	case errors.Is(err, fault.NotSent), errors.Is(err, fault.NoAnswer), // the connection goes on
 		k.inquire(single(ping)).result(0).Error() != nil: // or the server answers nothing
 		k.scripts.Unclear()
-	case k.scripts.Ended(k.now()) && role: // a proxy refuses SCRIPT, or HELLO
-		k.roleless.Avoid(k.now())
+	case k.scripts.Ended(k.judge.clock.Now()) && role: // a proxy refuses SCRIPT, or HELLO
+		k.roleless.Avoid(k.judge.clock.Now())
 	}
 }
 
 // asksRole reports whether to ask if the server behind the client's only address has become a replica. Waiting calls send no
 // write that would show it, see demotion.
-func (k *keepAlive) asksRole() bool { return k.roles && k.roleless.Allowed(k.now()) }
+func (k *keepAlive) asksRole() bool { return k.judge.roles && k.roleless.Allowed(k.judge.clock.Now()) }
 
 // question asks the server something, and also for its role where asksRole says so. It reports whether the reply is late.
 func (k *keepAlive) question(what func(rueidis.Builder) rueidis.Completed) (reply rueidis.RedisResult, late bool) {
@@ -176,19 +167,20 @@ func (k *keepAlive) question(what func(rueidis.Builder) rueidis.Completed) (repl
 	return reply, came.late
 }
 
-// learnRole takes the reply to HELLO.
+// learnRole takes the reply to HELLO, on a fresh connection or not.
 func (k *keepAlive) learnRole(hello rueidis.RedisResult, fresh bool) {
 	switch err := hello.Error(); {
 	case fault.Refusal(err):
-		k.roleless.Refused(k.now())
+		k.roleless.Refused(k.judge.clock.Now())
 		return
 	case fault.Answered(err):
 		k.roleless.Answered()
 	case outcomeOf(err) == belief.Broken: // a proxy refuses HELLO, and has answered what came before
-		k.roleless.Ended(k.now())
+		k.roleless.Ended(k.judge.clock.Now())
 	}
 	role, _ := roleIn(hello)
-	k.said(role, fresh)
+	now := k.judge.clock.Now()
+	k.judge.follow(k.judge.belief.Said(role, fresh, now), now)
 }
 
 func (k *keepAlive) later() { time.AfterFunc(keepAliveEvery, k.ask) }

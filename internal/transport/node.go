@@ -46,16 +46,14 @@ func newNode(t *Client, address string) *Node {
 		s.belief.Led()
 	}
 	s.probes = &prober{ask: s.probe}
-	s.keepAlive = &keepAlive{belief: &s.belief, now: t.Clock.Now, inquire: s.stayAlive, roles: s.roles, said: s.said}
+	s.keepAlive = &keepAlive{judge: &s.judge, inquire: s.stayAlive}
 	if s.hasNoServer() {
 		s.probes.ask, s.keepAlive.inquire = nil, nil
 	}
-	dials := func() *dialer {
-		return &dialer{node: s.server, now: t.Clock.Now, belief: &s.belief, pool: t.pool, database: t.database}
-	}
+	dials := func() *dialer { return &dialer{node: s.server, judge: &s.judge, pool: t.pool, database: t.database} }
 	s.dials = dials()
 	s.own = &ownConns{
-		possible: s.plain && s.roles, belief: &s.belief, now: t.Clock.Now,
+		possible: s.plain && s.roles, judge: &s.judge,
 		describe: func() (string, error) { return t.describe(askLimit) },
 		dial: func() *dedicated {
 			if number, _ := t.database(askLimit); number == "" { // a connection of the pool may use another one
@@ -66,8 +64,7 @@ func newNode(t *Client, address string) *Node {
 	}
 	s.fresh = &freshConns{
 		// A dialer of its own: attempts of others may hang on a healthy node, and must not make this one fall back on old connections.
-		dials: dials(), belief: &s.belief, now: t.Clock.Now, act: s.follow,
-		present: s.present, watched: t.watched, vouch: s.vouch,
+		dials: dials(), judge: &s.judge, watched: t.watched, vouch: s.vouch,
 	}
 	s.queue = newQueue(from, given{
 		now: t.Clock.Now, drivers: s.drivers, choose: s.choose, send: s.carry,

@@ -38,8 +38,7 @@ type ownConn struct {
 
 type ownConns struct {
 	possible bool // the client is a plain one, of one address
-	belief   *belief.State
-	now      func() clock.Instant
+	judge    *judge
 	dial     func() *dedicated             // a new connection; nil: there is none
 	describe func() (info string, _ error) // asks for CLIENT INFO of a shared connection
 
@@ -79,7 +78,7 @@ const (
 // take returns the node's own connection, if there is one, and if the command is the only one under way. Used is how many
 // bounds are in use. The caller must call leave.
 func (o *ownConns) take(p *Wait, c *protocol.Call, now clock.Instant, used int) *ownConn {
-	if !o.possible || p.Limit > ownRest || o.belief.RoundTrip().Base >= ownNear {
+	if !o.possible || p.Limit > ownRest || o.judge.RoundTrip().Base >= ownNear {
 		return nil
 	}
 	if used > 1 {
@@ -197,10 +196,10 @@ func (o *ownConns) prepare(now clock.Instant) {
 		case w == nil:
 			o.make()
 		case w.take():
-			if w.ask(o.belief.RoundTrip().Plus(belief.Silence), "CLIENT", "INFO").Error() != nil {
+			if w.ask(o.judge.RoundTrip().Plus(belief.Silence), "CLIENT", "INFO").Error() != nil {
 				o.drop()
 			}
-			w.heard = o.now()
+			w.heard = o.judge.clock.Now()
 			w.leave()
 		}
 	}()
@@ -208,7 +207,7 @@ func (o *ownConns) prepare(now clock.Instant) {
 
 func (o *ownConns) make() {
 	made := o.dial()
-	now := o.now()
+	now := o.judge.clock.Now()
 	if made == nil || !made.told {
 		o.failed++
 		// Up to 17 min, since the pool may have only old ones; short at first, since the machine may only have been busy.
@@ -219,7 +218,7 @@ func (o *ownConns) make() {
 	o.failed = 0
 	w := &ownConn{dedicated: made, heard: now}
 	o.conn.Store(w)
-	if o.belief.Closed() || o.belief.IsSuspect(now) || !o.belief.Warm() { // drop may have come before it was stored
+	if o.judge.belief.Closed() || o.judge.IsSuspect(now) || !o.judge.belief.Warm() { // drop may have come before it was stored
 		o.drop()
 	}
 	time.AfterFunc(ownTend, func() { o.tend(w) })
@@ -232,7 +231,7 @@ func (o *ownConns) tend(w *ownConn) {
 	if o.conn.Load() != w {
 		return
 	}
-	now := o.now()
+	now := o.judge.clock.Now()
 	old, used := w.made.Until(now) >= belief.Old, true // rueidis renews no credentials on it
 	if !old && w.take() {
 		idle := w.heard.Until(now)
@@ -256,5 +255,5 @@ func (o *ownConns) tend(w *ownConn) {
 func (o *ownConns) hasYounger(w *ownConn) bool {
 	info, err := o.describe()
 	age, err2 := ageOf(info)
-	return err == nil && err2 == nil && age+time.Second < w.made.Until(o.now()) // ages are in whole seconds
+	return err == nil && err2 == nil && age+time.Second < w.made.Until(o.judge.clock.Now()) // ages are in whole seconds
 }

@@ -124,11 +124,11 @@ func (t *tickets) lost() (calls []Queued) {
 // verify asks for a ticket. It reports false if nothing was asked.
 func (k *keepAlive) verify() (asked bool) {
 	missing := 0
-	if !k.unlisted.Allowed(k.now()) {
+	if !k.unlisted.Allowed(k.judge.clock.Now()) {
 		return false
 	}
 	for missing < mostMissing {
-		call, member := k.tickets.suspect(k.now())
+		call, member := k.tickets.suspect(k.judge.clock.Now())
 		if call == nil {
 			break
 		}
@@ -143,7 +143,7 @@ func (k *keepAlive) verify() (asked bool) {
 		}
 		if late || !rueidis.IsRedisNil(err) {
 			if fault.Refusal(err) {
-				k.unlisted.Refused(k.now())
+				k.unlisted.Refused(k.judge.clock.Now())
 			} else if fault.Answered(err) {
 				k.unlisted.Answered()
 			}
@@ -153,7 +153,7 @@ func (k *keepAlive) verify() (asked bool) {
 		missing++
 	}
 	if missing > 0 {
-		<-time.After(k.belief.RoundTrip().Plus(belief.Tick)) // a grant's message may come after replies that were sent later
+		<-time.After(k.judge.RoundTrip().Plus(belief.Tick)) // a grant's message may come after replies that were sent later
 		for _, call := range k.tickets.lost() {
 			call.Look() // mutant: lost ticket is no matter
 		}

@@ -273,7 +273,7 @@ var mutations = []mutation{
 	},
 	{
 		"silent connection taken", "a command goes over a fresh connection that is about to be closed because it was silent",
-		"f.belief.Outlives(conn.Since)", "true",
+		"f.judge.belief.Outlives(conn.Since)", "true",
 		"../../internal/transport:TestFreshConns_SilentBeforeItIsTaken$ ../../internal/transport:TestNode_SilentWhileAWayIsFound$",
 	},
 	{
@@ -328,7 +328,7 @@ var mutations = []mutation{
 	},
 	{
 		"late greeting", "a connection that the old master has greeted late is used",
-		"d.belief.RoundTrip().Connect()", "time.Hour",
+		"d.judge.RoundTrip().Connect()", "time.Hour",
 		"../../test/faults:TestConnection_AConnectionThatWasMadeDuringAFreeze$",
 	},
 	{
