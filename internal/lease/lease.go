@@ -6,6 +6,7 @@
 package lease
 
 import (
+	"cmp"
 	"strconv"
 	"sync"
 	"time"
@@ -199,20 +200,14 @@ func (s *State) GrantShort(base, now clock.Instant, length, roundTrip time.Durat
 	}
 	s.phase, s.until, s.chosen, s.next = live, until, base, clock.Never
 	if length < s.Term.Length {
-		s.short = length
-		s.next = lengthening(now, until, roundTrip) // mutant: grant not lengthened
+		s.short, s.next = length, now
+		if left := now.Until(until); left >= 3*roundTrip {
+			s.next = now.Add(left / lengthenPart) // mutant: grant not lengthened
+		}
 	} else if s.renews() {
 		s.next = base.Add(length / 3)
 	}
 	return true
-}
-
-func lengthening(now, until clock.Instant, roundTrip time.Duration) clock.Instant {
-	left := now.Until(until)
-	if left < 3*roundTrip {
-		return now
-	}
-	return now.Add(left / lengthenPart)
 }
 
 // Live reports whether it is live: granted, and neither lost nor over.
@@ -386,14 +381,6 @@ func (s *State) RenewAnyway(on bool) (sooner bool) {
 // renews reports whether the lease is renewed every third of it.
 func (s *State) renews() bool { return s.Renewed || s.anyway }
 
-// current returns length, or the short lease until that is lengthened.
-func (s *State) current(length time.Duration) time.Duration {
-	if s.short > 0 {
-		return s.short
-	}
-	return length
-}
-
 // RenewalLease returns the lease that renewals set every third of it. It is 0 if the lease is not renewed, has yet to be
 // lengthened, or nears its bound.
 func (s *State) RenewalLease(now clock.Instant) time.Duration {
@@ -407,7 +394,7 @@ func (s *State) RenewalLease(now clock.Instant) time.Duration {
 // MayHandOff reports whether the lease may go to another owner of this process: it is fresh, and at least half of it is left. The
 // process has had the key for had. Due: less than half is left, or had has reached the limit, so other processes have their turn.
 func (s *State) MayHandOff(now clock.Instant, had, limit time.Duration) (may, due bool) {
-	half := s.Left(now) < s.current(s.Term.Length)/2
+	half := s.Left(now) < cmp.Or(s.short, s.Term.Length)/2
 	due = had >= limit || half // mutant: handed on without end
 	return s.Fresh(now) && !half, due
 }

@@ -588,7 +588,7 @@ var mutations = []mutation{
 	},
 	{
 		"grant not lengthened", "a granted hold is not lengthened",
-		"s.next = lengthening(now, until, roundTrip)", "s.next = clock.Never",
+		"now.Add(left / lengthenPart)", "clock.Never",
 		"TestQueueOutcomes",
 	},
 	{
