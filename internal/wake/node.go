@@ -116,6 +116,9 @@ func (n *node) remove(w *Waiter) {
 	}
 }
 
+// idle reports whether the node has no waiters.
+func (n *node) idle() bool { return len(n.peers.waiting) == 0 }
+
 // serves reports whether there may be wake-ups for a user.
 func (n *node) serves(u *user) bool {
 	p := n.parts[u]
@@ -246,9 +249,6 @@ func (n *node) served() (users []*user) {
 	}
 	return users
 }
-
-// idle reports whether the node has no waiters.
-func (n *node) idle() bool { return len(n.peers.waiting) == 0 }
 
 // users returns the users of the open listeners.
 func (n *node) users() []*user {
