@@ -23,13 +23,8 @@ type freshConns struct {
 	making   chan struct{} // closed when the connection exists or has failed, in bounded time; nil: none is being made
 	failed   int           // consecutive failures
 	again    clock.Instant // none is made before then
-	replicas refusals
-}
-
-// refusals count the fresh connections in a row that led to a replica, each soon after the one before.
-type refusals struct {
-	inARow int
-	newest clock.Instant // when it was noticed
+	replicas int           // connections in a row that led to a replica, each soon after the one before
+	replica  clock.Instant // when the newest of them was noticed
 }
 
 type freshConn struct {
@@ -197,7 +192,7 @@ const mostSkipped = 3
 func (f *freshConns) skips() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.judge.belief.Owed() || f.replicas.newest != 0 && f.replicas.newest.Until(f.judge.clock.Now()) < time.Second {
+	if !f.judge.belief.Owed() || f.replica != 0 && f.replica.Until(f.judge.clock.Now()) < time.Second {
 		return 0
 	}
 	return mostSkipped
@@ -211,11 +206,11 @@ func (f *freshConns) refused(conn *freshConn) {
 		return
 	}
 	now := f.judge.clock.Now()
-	if f.replicas.newest.Until(now) >= time.Second {
-		f.replicas.inARow = 0
+	if f.replica.Until(now) >= time.Second {
+		f.replicas = 0
 	}
-	f.replicas = refusals{f.replicas.inARow + 1, now}
-	f.again = now.Add(clock.Pause(f.replicas.inARow, refusedPause))
+	f.replicas, f.replica = f.replicas+1, now
+	f.again = now.Add(clock.Pause(f.replicas, refusedPause))
 }
 
 // way is a way for which the Sentinels may have to vouch.
