@@ -96,8 +96,8 @@ func deposedBehindOneAddress(t *testing.T, twofoldOf func(t *testing.T) *twofold
 		t.Cleanup(func() { _ = r.Close() })
 		l := r.Obtain(f.path)
 		for range 3 { // so that the registry knows the round trip
-			require.NoError(t, l.Lock(ctx))
-			require.NoError(t, l.Unlock(ctx))
+			require.NoError(t, l.Lock(ctx, lockregistry.Wait(time.Minute)))
+			require.NoError(t, unlessLate(l.Unlock(ctx)))
 		}
 		return f, l, ctx
 	}
@@ -113,7 +113,7 @@ func deposedBehindOneAddress(t *testing.T, twofoldOf func(t *testing.T) *twofold
 	t.Run("renewal", func(t *testing.T) {
 		t.Parallel()
 		f, l, ctx := open(t)
-		require.NoError(t, l.Lock(ctx))
+		require.NoError(t, l.Lock(ctx, lockregistry.Wait(time.Minute)))
 		alive := l.Context(ctx)
 		err := late(t, f.proxy, f.newer, "renew", func() error { return l.Renew(ctx, of.Lease) }, func() {
 			f.newer.Command(t, "SET", keyOf(l.Path()), "another:1", "PX", "60000")
@@ -124,7 +124,7 @@ func deposedBehindOneAddress(t *testing.T, twofoldOf func(t *testing.T) *twofold
 	t.Run("unlock", func(t *testing.T) {
 		t.Parallel()
 		f, l, ctx := open(t)
-		require.NoError(t, l.Lock(ctx))
+		require.NoError(t, l.Lock(ctx, lockregistry.Wait(time.Minute)))
 		value := f.older.Command(t, "GET", keyOf(l.Path()))
 		_ = late(t, f.proxy, f.newer, "release", func() error { return l.Unlock(ctx) }, func() {
 			f.newer.Command(t, "SET", keyOf(l.Path()), value, "PX", "60000") // as if replicated

@@ -64,10 +64,10 @@ func lockAll(t *testing.T, s *redistest.Server) map[string]held {
 		plain, writer, reader := "plain "+suffix, "writer "+suffix, "reader "+suffix
 		all[plain] = held{layout, "lock", false}
 		all[writer], all[reader] = held{layout, "readwrite", false}, held{layout, "readwrite", true}
-		_, err := holder.Acquire(t.Context(), plain)
+		_, err := holder.Acquire(t.Context(), plain, lockregistry.Wait(patience))
 		require.NoError(t, err)
-		require.NoError(t, holder.ReadWrite(writer).Writer().Lock(t.Context()))
-		require.NoError(t, holder.ReadWrite(reader).Reader().Lock(t.Context()))
+		require.NoError(t, holder.ReadWrite(writer).Writer().Lock(t.Context(), lockregistry.Wait(patience)))
+		require.NoError(t, holder.ReadWrite(reader).Reader().Lock(t.Context(), lockregistry.Wait(patience)))
 		waits := map[string]func(context.Context, func(context.Context) error) error{}
 		for path, lock := range map[string]*lockregistry.Lock{
 			plain: waiter.Obtain(plain), writer: waiter.ReadWrite(writer).Writer(), reader: waiter.ReadWrite(reader).Writer(),
@@ -76,7 +76,7 @@ func lockAll(t *testing.T, s *redistest.Server) map[string]held {
 		}
 		permits := "permits " + suffix
 		all[permits] = held{layout, "semaphore", false}
-		_, err = holder.Semaphore(permits, 1).Acquire(t.Context())
+		_, err = holder.Semaphore(permits, 1).Acquire(t.Context(), lockregistry.Wait(patience))
 		require.NoError(t, err)
 		waits[permits] = func(ctx context.Context, fn func(context.Context) error) error {
 			return waiter.Semaphore(permits, 1).Do(ctx, fn)

@@ -199,16 +199,30 @@ func acquire(ctx context.Context, lock *lockregistry.Lock, request peer.Fields) 
 	if err != nil {
 		return err
 	}
-	return lock.Lock(ctx, chosen...)
+	return answer(func() error { return lock.Lock(ctx, chosen...) })
 }
 
-// unlock unlocks. A late reply, as on a busy machine, is no failure: the key is removed all the same.
-func unlock(ctx context.Context, lock *lockregistry.Lock) error {
-	err := lock.Unlock(ctx)
-	if errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.NotSent) || errors.Is(err, fault.Late) {
-		return nil
+// answer repeats a call that locks, if the reply was late.
+func answer(call func() error) error {
+	const patience = 20 * time.Second
+	began, err := time.Now(), call()
+	for late(err) && time.Since(began) < patience {
+		err = call()
 	}
 	return err
+}
+
+// late reports whether a call failed because a reply was late, as on a busy machine.
+func late(err error) bool {
+	return errors.Is(err, fault.NoAnswer) || errors.Is(err, fault.NotSent) || errors.Is(err, fault.Late)
+}
+
+// unlock unlocks. A late reply is no failure: the key is removed all the same.
+func unlock(ctx context.Context, lock *lockregistry.Lock) error {
+	if err := lock.Unlock(ctx); !late(err) {
+		return err
+	}
+	return nil
 }
 
 // fence locks; the reply has the fencing token.
@@ -257,7 +271,11 @@ func tryAcquire(ctx context.Context, lock *lockregistry.Lock, request peer.Field
 	if err != nil {
 		return nil, err
 	}
-	locked, err := lock.TryLock(ctx, chosen...)
+	locked := false
+	err = answer(func() (err error) {
+		locked, err = lock.TryLock(ctx, chosen...)
+		return err
+	})
 	return peer.Fields{"value": strconv.FormatBool(locked)}, err
 }
 

@@ -31,7 +31,7 @@ func sections(ctx context.Context, r *registry, lock *lockregistry.Lock, request
 	longest := time.Duration(0)
 	for range n {
 		began := time.Now()
-		if err := lock.Lock(ctx); err != nil {
+		if err := answer(func() error { return lock.Lock(ctx) }); err != nil {
 			return nil, err
 		}
 		longest = max(longest, time.Since(began))
@@ -62,7 +62,7 @@ func share(ctx context.Context, r *registry, request peer.Fields) (peer.Fields, 
 	sections, longest := 0, time.Duration(0)
 	for ; time.Now().Before(until); sections++ {
 		lock, began := locks[sections%len(locks)], time.Now()
-		if err := lock.Lock(ctx); err != nil {
+		if err := answer(func() error { return lock.Lock(ctx) }); err != nil {
 			return nil, err
 		}
 		longest = max(longest, time.Since(began))
