@@ -21,7 +21,7 @@ import (
 type twofold struct {
 	proxy        *netfault.Proxy
 	older, newer *redistest.Server
-	path         string // of the slots that they serve
+	paths        []string // two of the slots that they serve
 	client       rueidis.Client
 }
 
@@ -42,11 +42,11 @@ func openTwofold(t *testing.T) *twofold {
 		told := func() bool { return strings.Contains(s.Command(t, "CLUSTER", "SLOTS"), port) }
 		require.Eventually(t, told, 20*time.Second, 10*time.Millisecond)
 	}
-	for i := 0; f.path == ""; i++ { // the older master serves the first third of the slots
+	for i := 0; len(f.paths) < 2; i++ { // the older master serves the first third of the slots
 		slot, err := strconv.Atoi(f.older.Command(t, "CLUSTER", "KEYSLOT", keyOf(strconv.Itoa(i))))
 		require.NoError(t, err)
 		if slot < 16384/3 {
-			f.path = strconv.Itoa(i)
+			f.paths = append(f.paths, strconv.Itoa(i))
 		}
 	}
 	f.client, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{f.proxy.Addr()}, DisableCache: true})
@@ -59,7 +59,7 @@ func openTwofold(t *testing.T) *twofold {
 // openAlone is the same with two servers outside any cluster.
 func openAlone(t *testing.T) *twofold {
 	t.Helper()
-	f := &twofold{older: redistest.Start(t), newer: redistest.Start(t), path: "one"}
+	f := &twofold{older: redistest.Start(t), newer: redistest.Start(t), paths: []string{"one", "two"}}
 	f.proxy = listen(t, f.older.Addr())
 	for body := range scripts() {
 		f.older.Command(t, "SCRIPT", "LOAD", body)
@@ -87,48 +87,48 @@ func TestDeposedBehindOneAddress(t *testing.T) {
 func deposedBehindOneAddress(t *testing.T, twofoldOf func(t *testing.T) *twofold) {
 	t.Helper()
 	of := settings{Lease: outageLease, Poll: poll, Handoff: -1}
-	open := func(t *testing.T, opts ...lockregistry.Option) (*twofold, *lockregistry.Lock, context.Context) {
+	open := func(t *testing.T) (f *twofold, l *lockregistry.Lock, ctx context.Context, elsewhere func(context.Context) error) {
 		t.Helper()
-		ctx := lockregistry.ContextWithOwner(t.Context())
-		f := twofoldOf(t)
-		r, err := lockregistry.New(f.client, prefix, append([]lockregistry.Option{lockregistry.WithLease(of.Lease)}, opts...)...)
+		ctx = lockregistry.ContextWithOwner(t.Context())
+		f = twofoldOf(t)
+		r, err := lockregistry.New(f.client, prefix, lockregistry.WithLease(of.Lease))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = r.Close() })
-		l := r.Obtain(f.path)
+		l = r.Obtain(f.paths[0])
 		for range 3 { // so that the registry knows the round trip
 			require.NoError(t, l.Lock(ctx, lockregistry.Wait(time.Minute)))
 			require.NoError(t, unlessLate(l.Unlock(ctx)))
 		}
-		return f, l, ctx
+		return f, l, ctx, func(ctx context.Context) error { return r.Obtain(f.paths[1]).Lock(ctx) }
 	}
 	t.Run("grant", func(t *testing.T) {
 		t.Parallel()
-		f, l, ctx := open(t)
+		f, l, ctx, elsewhere := open(t)
 		err := late(t, f.proxy, f.newer, "obtain", func() error { return l.Lock(ctx) }, func() {
 			f.newer.Command(t, "SET", keyOf(l.Path()), "another:1", "PX", "60000")
-		})
+		}, elsewhere)
 		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
 		require.Equal(t, "another:1", f.newer.Command(t, "GET", keyOf(l.Path())))
 	})
 	t.Run("renewal", func(t *testing.T) {
 		t.Parallel()
-		f, l, ctx := open(t)
+		f, l, ctx, elsewhere := open(t)
 		require.NoError(t, l.Lock(ctx, lockregistry.Wait(time.Minute)))
 		alive := l.Context(ctx)
 		err := late(t, f.proxy, f.newer, "renew", func() error { return l.Renew(ctx, of.Lease) }, func() {
 			f.newer.Command(t, "SET", keyOf(l.Path()), "another:1", "PX", "60000")
-		})
+		}, elsewhere)
 		require.ErrorIs(t, err, lockregistry.ErrLockLost)
 		require.Error(t, alive.Err())
 	})
 	t.Run("unlock", func(t *testing.T) {
 		t.Parallel()
-		f, l, ctx := open(t)
+		f, l, ctx, elsewhere := open(t)
 		require.NoError(t, l.Lock(ctx, lockregistry.Wait(time.Minute)))
 		value := f.older.Command(t, "GET", keyOf(l.Path()))
 		_ = late(t, f.proxy, f.newer, "release", func() error { return l.Unlock(ctx) }, func() {
 			f.newer.Command(t, "SET", keyOf(l.Path()), value, "PX", "60000") // as if replicated
-		})
+		}, elsewhere)
 		require.Eventually(t, func() bool { return f.newer.Command(t, "EXISTS", keyOf(l.Path())) == "0" }, outageFree, time.Millisecond)
 	})
 }

@@ -377,8 +377,13 @@ func TestOutage(t *testing.T) {
 // and shorter than Unlock waits for a reply.
 const tardy = 900 * time.Millisecond
 
-// late makes a call whose command the old master executes only after the new one has taken over.
-func late(t *testing.T, p *netfault.Proxy, newer *redistest.Server, command string, call func() error, meanwhile func()) error {
+// late makes a call whose command the old master executes only after the new one has taken over. The old one answers nothing
+// meanwhile. So elsewhere, if not nil, by which the same process locks another path, succeeds once the process doubts the old
+// master: on a busy machine it may find out late.
+func late(
+	t *testing.T, p *netfault.Proxy, newer *redistest.Server, command string, call func() error, meanwhile func(),
+	elsewhere func(ctx context.Context) error,
+) error {
 	t.Helper()
 	h := netfault.Hold(false)
 	p.Next(netfault.Match{Name: command}, netfault.Fate{Held: h})
@@ -390,8 +395,26 @@ func late(t *testing.T, p *netfault.Proxy, newer *redistest.Server, command stri
 		t.Fatal("it was not sent: ", err)
 	}
 	promote(t, newer, p)
+	old := p.Links()
+	p.Decide(func(c netfault.Command) netfault.Fate {
+		if c.Pushed || !slices.Contains(old, c.Over) {
+			return netfault.Fate{}
+		}
+		return netfault.Fate{Held: h}
+	})
 	meanwhile()
-	wait(tardy)
+	began := time.Now()
+	for limit := 100 * time.Millisecond; elsewhere != nil; limit += 20 * time.Millisecond {
+		ctx, cancel := context.WithTimeout(lockregistry.ContextWithOwner(t.Context()), limit)
+		err := elsewhere(ctx)
+		cancel()
+		if err == nil {
+			break
+		}
+		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		require.Less(t, time.Since(began), 4*time.Second) // a call is given up after 5 s
+	}
+	wait(tardy - time.Since(began))
 	h.Release()
 	return <-result
 }
@@ -433,6 +456,12 @@ func TestDeposed(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, func() bool { return newer.Command(t, "EXISTS", keyOf(path)) == "0" }, within, time.Millisecond)
 	}
+	elsewhere := func(p process) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := p.lock(ctx, "elsewhere", -1, 0)
+			return err
+		}
+	}
 	t.Run("grant", func(t *testing.T) {
 		t.Parallel()
 		p, proxy, newer := open(t, library)
@@ -445,7 +474,7 @@ func TestDeposed(t *testing.T) {
 			ok, err := other.lock(another, path, time.Minute, 0)
 			require.NoError(t, err)
 			require.True(t, ok)
-		})
+		}, elsewhere(p))
 		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
 		require.NoError(t, unlessLate(other.unlock(another, path)))
 		free(t, newer, outageFree)
@@ -456,7 +485,7 @@ func TestDeposed(t *testing.T) {
 		require.NoError(t, late(t, proxy, newer, "obtain", func() error {
 			_, err := p.lock(t.Context(), path, outageFree, 0)
 			return err
-		}, func() {}))
+		}, func() {}, nil))
 		require.True(t, p.held(path))
 		free(t, newer, outageFree) // another owner would get it, and be inside at once
 	})
@@ -468,7 +497,7 @@ func TestDeposed(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.Eventually(t, func() bool { return newer.Command(t, "EXISTS", keyOf(path)) == "1" }, outageFree, time.Millisecond)
-		err = late(t, proxy, newer, "release", func() error { return p.unlock(owner, path) }, func() {})
+		err = late(t, proxy, newer, "release", func() error { return p.unlock(owner, path) }, func() {}, elsewhere(p))
 		if err == nil { // the registry has made sure
 			assert.Equal(t, "0", newer.Command(t, "EXISTS", keyOf(path)))
 		} else {
