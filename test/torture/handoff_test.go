@@ -23,9 +23,10 @@ const (
 	crowd       = 64
 	handoffPoll = 50 * time.Millisecond
 	// handoffSlack is what a machine on which 64 goroutines never rest may add to nine waits in ten. handoffStall is what it may
-	// add to the tenth, when it is busy with something else.
+	// add to the tenth, when it is busy with something else. HandoffBusy is what it may add to either if a bystander is slow, too.
 	handoffSlack = 150 * time.Millisecond
 	handoffStall = time.Second
+	handoffBusy  = time.Second
 	critical     = 300 * time.Microsecond
 	handoffFor   = 2500 * time.Millisecond
 )
@@ -154,7 +155,19 @@ func (c handoffCase) run(t *testing.T) {
 			others[i] = waits
 		})
 	}
+	var alone []time.Duration // how long a bystander's command takes, over a connection of its own
+	for ctx.Err() == nil {
+		began := time.Now()
+		server.Command(t, "PING")
+		alone = append(alone, time.Since(began))
+		wait(10 * time.Millisecond)
+	}
 	running.Wait()
+	slices.Sort(alone)
+	busy := func(bystander time.Duration) time.Duration { // a handoff takes several times as many steps
+		return min(10*bystander, handoffBusy)
+	}
+	usualBusy, worstBusy := busy(alone[len(alone)*9/10]), busy(alone[len(alone)-1])
 	most := c.limit + critical + handoffSlack
 	if c.of.Wakeup == "poll" {
 		// The lock is free for one poll interval, in which a polling process looks once, or just misses it, and may meet the third
@@ -165,12 +178,28 @@ func (c handoffCase) run(t *testing.T) {
 		slices.Sort(waits)
 		require.NotEmpty(t, waits)
 		worst, usual := waits[len(waits)-1], waits[len(waits)*9/10]
-		t.Logf("process %d of 2 got the lock %d times, after %v as a rule and %v at most; the crowd got it %d times",
-			i+1, len(waits), usual, worst, total.Load())
-		require.Less(t, usual, most, "with a handoff limit of %v", c.limit)
-		require.Less(t, worst, most+handoffStall, "with a handoff limit of %v", c.limit)
+		t.Logf("process %d of 2 got the lock %d times, after %v as a rule and %v at most; the crowd got it %d times; %v and %v are allowed",
+			i+1, len(waits), usual, worst, total.Load(), most+usualBusy, most+handoffStall+worstBusy)
+		require.Less(t, usual, most+usualBusy, "with a handoff limit of %v", c.limit)
+		require.Less(t, worst, most+handoffStall+worstBusy, "with a handoff limit of %v", c.limit)
 	}
 	require.Greater(t, total.Load(), int64(20*crowd), "the crowd did not hand the lock around")
+}
+
+// counted is a process that counts how often it gets a lock before a context ends: after that, each goroutine gets it once more.
+type counted struct {
+	process
+
+	until context.Context //nolint:containedctx // only its end matters
+	times *atomic.Int64
+}
+
+func (c counted) lock(ctx context.Context, path string, wait, lease time.Duration) (bool, error) {
+	ok, err := c.process.lock(ctx, path, wait, lease)
+	if ok && c.until.Err() == nil {
+		c.times.Add(1)
+	}
+	return ok, err
 }
 
 // TestQueueIsFair expects that each process has the lock nearly as often as any other, however many goroutines each has.
@@ -187,19 +216,21 @@ func TestQueueIsFair(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := serve(t)
 			path := strconv.FormatInt(paths.Add(1), 10)
+			var processes []process
+			for range c.goroutines {
+				of := settings{Lease: time.Minute, Poll: handoffPoll, Handoff: c.handoff}
+				processes = append(processes, start(t, c.system, calm, server.Addr(), of))
+			}
 			ctx, stop := context.WithTimeout(t.Context(), handoffFor)
 			defer stop()
 			var running sync.WaitGroup
 			times := make([]atomic.Int64, len(c.goroutines))
 			for i, n := range c.goroutines {
-				p := start(t, c.system, calm, server.Addr(), settings{Lease: time.Minute, Poll: handoffPoll, Handoff: c.handoff})
 				for range n {
 					running.Go(func() {
-						waits, err := hustle(ctx, p, path, 0)
-						if err != nil {
+						if _, err := hustle(ctx, counted{processes[i], ctx, &times[i]}, path, 0); err != nil {
 							t.Error(err)
 						}
-						times[i].Add(int64(len(waits)))
 					})
 				}
 			}
