@@ -235,11 +235,18 @@ func TestQueue_NobodyWaitsForWhoIsNotThere(t *testing.T) {
 	kit.RealWorlds(t, func(w *kit.World) {
 		handoffs := takesTurns(w, time.Second)
 		w.Await("they have begun", func() bool { return len(handoffs()) >= 2 })
-		counted := wide(w)
-		require.NotEqual(w, "-1", counted)
-		w.Await("they go on", func() bool { return len(handoffs()) >= 8 })
+		// On a busy machine a question for the script may be answered late. Until the next answer windows are left, each 1.7 s.
+		for since, counted := len(handoffs()), wide(w); ; <-time.After(20 * time.Millisecond) {
+			n, now := len(handoffs()), wide(w)
+			require.NotEqual(w, "-1", now)
+			if now != counted {
+				since, counted = len(handoffs()), now
+			} else if n-since >= 6 { // there was no window, nor was one put off
+				break
+			}
+			require.Less(w, n, 60, "windows are left all the time")
+		}
 		w.Log(handoffs())
-		require.Equal(w, counted, wide(w), "there was no window, nor was one put off")
 
 		java := w.Client()
 		var all []time.Duration
