@@ -22,7 +22,16 @@ import (
 	"github.com/lockregistry/lockregistry/leader"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(patient{m}) }
+
+// patient gives goroutines the time to end: after a late answer in the last test, they may need a second, and goleak waits for less.
+type patient struct{ *testing.M }
+
+func (m patient) Run() int {
+	code := m.M.Run()
+	redistest.Await(5*time.Second, func() bool { return goleak.Find() == nil })
+	return code
+}
 
 const (
 	role = "singleton"
