@@ -214,15 +214,22 @@ func (o outage) processes() []settings {
 // freeze stops the old master once the new one has everything that the old one has acknowledged.
 func (o outage) freeze(t *testing.T, older, newer *redistest.Server) {
 	t.Helper()
-	older.Command(t, "CLIENT", "PAUSE", strconv.Itoa(int(writesPaused.Milliseconds())), "WRITE")
 	offset := func(s *redistest.Server, name string) int {
 		n, err := strconv.Atoi(told(t, s, name))
 		require.NoError(t, err)
 		return n
 	}
-	all := offset(older, "master_repl_offset")
-	require.Eventually(t, func() bool { return offset(newer, "slave_repl_offset") >= all }, writesPaused/2, time.Millisecond)
-	older.Freeze()
+	for {
+		until := time.Now().Add(writesPaused)
+		older.Command(t, "CLIENT", "PAUSE", strconv.Itoa(int(writesPaused.Milliseconds())), "WRITE")
+		all := offset(older, "master_repl_offset")
+		require.Eventually(t, func() bool { return offset(newer, "slave_repl_offset") >= all }, 20*time.Second, time.Millisecond)
+		older.Freeze()
+		if time.Now().Before(until) {
+			return
+		}
+		older.Thaw() // the machine is so busy that the pause had ended before the freeze
+	}
 }
 
 // replicated starts a master and its replica.
