@@ -237,7 +237,8 @@ func TestOpen_AfterAFailover(t *testing.T) {
 	reg := open(t, rdb)
 	works(t, reg, rdb)
 	promoted, _ := d.Failover("orders:42")
-	require.True(t, redistest.Await(limit, func() bool { return locksOn(t, reg, promoted) }))
+	// A Sentinel demotes the former master after 10 to 20 s, or after 30 s if it has been down once more.
+	require.True(t, redistest.Await(4*limit, func() bool { return locksOn(t, reg, promoted) }))
 }
 
 // OpenFailover locks on the new master from the first call on.
@@ -259,7 +260,7 @@ func locksOn(t *testing.T, reg *lockregistry.Registry, server *redistest.Server)
 	err := reg.Do(t.Context(), "42", func(context.Context) error {
 		is = server.Command(t, "EXISTS", "orders:42") == "1"
 		return nil
-	}, lockregistry.Wait(limit))
+	}, lockregistry.Wait(4*limit))
 	if errors.Is(err, lockregistry.ErrLockLost) {
 		return false
 	}
