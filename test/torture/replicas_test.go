@@ -44,8 +44,8 @@ func TestReplicas(t *testing.T) {
 	gone := func(path string) bool { return server.Command(t, "EXISTS", "replicas:"+path) == "0" }
 
 	ctx := lockregistry.ContextWithOwner(t.Context())
-	require.NoError(t, r.Obtain("renewed").Lock(ctx, lockregistry.Lease(time.Minute)))
-	blocks, err := other.Acquire(t.Context(), "granted")
+	require.NoError(t, r.Obtain("renewed").Lock(ctx, lockregistry.Lease(time.Minute), lockregistry.Wait(20*time.Second)))
+	blocks, err := other.Acquire(t.Context(), "granted", lockregistry.Wait(20*time.Second))
 	require.NoError(t, err)
 	waits := make(chan error, 1)
 	go func() {
@@ -57,7 +57,8 @@ func TestReplicas(t *testing.T) {
 	// The client now has several connections for blocking commands. The replica has, and has acknowledged, what was written before
 	// the last command on each.
 	for range 3 {
-		require.NoError(t, r.Do(t.Context(), "before", func(context.Context) error { return nil }))
+		nothing := func(context.Context) error { return nil }
+		require.NoError(t, unlessLate(r.Do(t.Context(), "before", nothing, lockregistry.Wait(20*time.Second))))
 	}
 	until("the replica has acknowledged all", func() bool {
 		info := server.Command(t, "INFO", "replication")
@@ -72,8 +73,8 @@ func TestReplicas(t *testing.T) {
 	require.False(t, ok)
 	until("it is given back", func() bool { return gone("free") })
 	require.ErrorIs(t, r.Renew(t.Context(), "renewed", time.Hour), lockregistry.ErrUnavailable)
-	require.NoError(t, r.Obtain("renewed").Unlock(ctx))
-	require.NoError(t, blocks.Release(t.Context()))
+	require.NoError(t, unlessLate(r.Obtain("renewed").Unlock(ctx)))
+	require.NoError(t, unlessLate(blocks.Release(t.Context())))
 	err = <-waits
 	require.ErrorIs(t, err, lockregistry.ErrUnavailable)
 	require.NotErrorIs(t, err, lockregistry.ErrTaken)
