@@ -310,9 +310,7 @@ func TestStats_OfACluster(t *testing.T) {
 			assert.WithinDuration(t, time.Now(), n.LastAnswer, 10*time.Second)
 			continue
 		}
-		if at[n.Address].Command(t, "KEYS", "*:registry") != "" { // the wait of some seconds was recorded there
-			n.LastAnswer = time.Time{}
-		}
+		n.LastAnswer = time.Time{} // a wait of some seconds may be recorded there, and is asked for there
 		assert.Equal(t, observe.NodeStats{Address: n.Address, Wakeup: "poll"}, n)
 	}
 	require.NoError(t, kit.UnlessLate(held.Unlock(t.Context())))
