@@ -103,6 +103,12 @@ func TestFailover_AnotherMasterHasReleasesSentAgain(t *testing.T) {
 	})
 }
 
+// staysReplica keeps a replica from being elected by itself. CLUSTER FAILOVER TAKEOVER promotes it all the same.
+func staysReplica(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	s.Command(t, "CONFIG", "SET", "cluster-replica-no-failover", "yes")
+}
+
 // When a master is silent or gone, and has a successor, commands go to the successor at once, although the client notices only
 // much later.
 func TestFailover_CommandsGoToTheSuccessor(t *testing.T) {
@@ -126,6 +132,7 @@ func TestFailover_CommandsGoToTheSuccessor(t *testing.T) {
 			}
 			master := d.Master(kit.TheKey, nil)
 			heir := d.Replicas(master)[0]
+			staysReplica(t, heir)
 			d.Settle(master, limit)
 			end(master)
 			require.ErrorIs(t, l.Lock(t.Context()), lockregistry.ErrUnavailable)
@@ -352,6 +359,7 @@ func TestFailover_ToAServerThatTheClientDoesNotKnow(t *testing.T) {
 		locks = append(locks, l)
 	}
 	require.NotContains(t, client.Nodes(), heir.Addr())
+	staysReplica(t, heir)
 	d.Settle(master, limit)
 	master.Freeze()
 	require.ErrorIs(t, r.Obtain("42").Lock(t.Context()), lockregistry.ErrUnavailable)
@@ -409,6 +417,7 @@ func TestFailover_TheSuccessorOfAFrozenMasterHasItsHoldsLookedAt(t *testing.T) {
 	require.Eventually(t, func() bool { return r.Stats().Tickets == 1 }, 10*time.Second, time.Millisecond)
 	master := d.Master(kit.TheKey, nil)
 	heir := d.Replicas(master)[0]
+	staysReplica(t, heir)
 	d.Settle(master, time.Second)
 	master.Freeze()
 	_, err = r.Obtain("{orders:42}other").TryLock(t.Context())
