@@ -101,7 +101,7 @@ func missing(err error, key string) error {
 		return err
 	}
 	text, _ := fault.Unrepeated(reply.Error())
-	if !strings.Contains(strings.ToLower(text), "eval") {
+	if named := strings.ToLower(text); !strings.Contains(named, "eval") && !strings.Contains(named, "database") {
 		text = "it lacks a key pattern for " + fault.Short(key)
 	}
 	return unpermitted(strings.TrimPrefix(text, "NOPERM "))

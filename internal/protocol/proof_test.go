@@ -56,6 +56,18 @@ func TestProof_OldServers(t *testing.T) {
 	}
 }
 
+// Since Valkey 9.1 a user may lack a database.
+func TestProof_OfAUserWithoutTheDatabase(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := connectAs(t, server, "default")
+	refused := "return redis.error_reply('NOPERM No permissions to access database')"
+	_, _, err := Proven(client.Do(t.Context(), client.B().Eval().Script(refused).Numkeys(0).Build()), formatKey)
+	require.ErrorContains(t, err, "NOPERM, No permissions to access database")
+	require.ErrorIs(t, err, fault.Lasting)
+	require.NotContains(t, err.Error(), "key pattern")
+}
+
 // Whether the user may set a lease shows, too: where there is no key, that changes nothing.
 func TestProof_LeasesOnOldServers(t *testing.T) {
 	t.Parallel()

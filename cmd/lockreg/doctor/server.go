@@ -203,7 +203,7 @@ func (x *examination) settings() {
 				x.found(Finding{
 					ID: "tracking-table", Severity: Warning, Nodes: []string{n.address},
 					Seen: fmt.Sprintf("the table of tracked keys is at least 90 %% full: tracking-table-max-keys is %d", limit),
-					Why:  "A full table drops the oldest keys, and wakes their waiting calls for no reason.",
+					Why:  "A full table drops keys at random, and wakes their waiting calls for no reason.",
 					Do: "Make it larger: a key takes about 100 bytes. Or set DisableCache: true in the clients that have a cache: their " +
 						"caches use the same table.",
 					Commands: []string{fmt.Sprintf("CONFIG SET tracking-table-max-keys %d", max(10*limit, 1_000_000))},
