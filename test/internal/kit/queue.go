@@ -158,7 +158,9 @@ func (w *World) withoutDisk() (ends func()) {
 		_, value, _ := strings.Cut(w.Do("CONFIG", "GET", name), "\n")
 		return value
 	}
-	require.NoError(w, os.Mkdir(filepath.Join(setting("dir"), setting("dbfilename")), 0o700))
+	file := filepath.Join(setting("dir"), setting("dbfilename"))
+	require.NoError(w, os.RemoveAll(file)) // as it saved for a replica
+	require.NoError(w, os.Mkdir(file, 0o700))
 	ends = w.configured("save", "3600 1000000", "") // otherwise the server would not mind
 	w.Do("BGSAVE")
 	w.Await("it cannot save", func() bool { return strings.Contains(w.Do("INFO", "persistence"), "rdb_last_bgsave_status:err") })
