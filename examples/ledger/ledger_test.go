@@ -85,8 +85,8 @@ func TestStoppedWriter(t *testing.T) {
 	require.Error(t, ledger.SetBalance(t.Context(), "alice", 1, 0))
 }
 
-// written has a call add to a balance. On a busy machine the server may answer so late that the call does not get the lock, or loses
-// it before the write: then the call is repeated. Once something is written, a late answer to the release does not count.
+// written has a call add to a balance. On a busy machine the server may answer so late that the call does not get the lock, or
+// loses it before the write: then the call is repeated. Once something is written, a late answer to the release does not count.
 func written(call func(think func(token uint64)) error) error {
 	for {
 		read := false
