@@ -178,8 +178,8 @@ func (c handoffCase) run(t *testing.T) {
 		slices.Sort(waits)
 		require.NotEmpty(t, waits)
 		worst, usual := waits[len(waits)-1], waits[len(waits)*9/10]
-		t.Logf("process %d of 2 got the lock %d times, after %v as a rule and %v at most; the crowd got it %d times; %v and %v are allowed",
-			i+1, len(waits), usual, worst, total.Load(), most+usualBusy, most+handoffStall+worstBusy)
+		t.Logf("process %d of 2 got the lock %d times, after %v as a rule, %v at most (allowed: %v and %v); the crowd %d times",
+			i+1, len(waits), usual, worst, most+usualBusy, most+handoffStall+worstBusy, total.Load())
 		require.Less(t, usual, most+usualBusy, "with a handoff limit of %v", c.limit)
 		require.Less(t, worst, most+handoffStall+worstBusy, "with a handoff limit of %v", c.limit)
 	}
