@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(patient{m}) }
 
-// patient gives goroutines the time to end: after a late answer in the last test, they may need a second, and goleak waits for less.
+// patient gives goroutines the time to end: after a late answer in the last test they may need a second, more than goleak waits.
 type patient struct{ *testing.M }
 
 func (m patient) Run() int {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(patient{m}, outlives) }
 // When a client of a cluster has asked for the slots, a goroutine of rueidis sleeps for up to a second.
 var outlives = goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1")
 
-// patient gives goroutines the time to end: after a late answer in the last test, they may need a second, and goleak waits for less.
+// patient gives goroutines the time to end: after a late answer in the last test they may need a second, more than goleak waits.
 type patient struct{ *testing.M }
 
 func (m patient) Run() int {
