@@ -413,14 +413,18 @@ func TestQueue_APollingWriterDoesNotKeepReadersOut(t *testing.T) {
 				writes := w.Goroutine().Start(func() error { return w.Pair(kit.Polling).Writer.Lock(ctx) })
 				w.Await("its guest", func() bool { return w.Do("ZSCORE", kit.RwQueue, "guest") != "(nil)" })
 				g, r := w.Goroutine(), w.Pair(opts...).Reader
-				var waited time.Duration
+				var all []time.Duration
 				for range 6 {
 					start := time.Now()
-					waited += w.Takes(start, g.Starts(r))
+					all = append(all, w.Takes(start, g.Starts(r)))
 					require.NoError(w, g.Unlock(r))
 					<-time.After(100 * time.Millisecond) // the writer tries again
 				}
-				require.Less(w, waited, 1500*time.Millisecond+10*w.Bystander(), "half of the time, at most, on a machine that may be busy")
+				w.Log(all)
+				slices.Sort(all)
+				waited := all[0] + all[1] + all[2] + all[3] // a busy machine may stand still in the others
+				require.Less(w, waited, time.Second+10*w.Bystander(), "half of the time, at most")
+				require.Less(w, all[5], kit.AtOnce)
 				w.Pending(writes)
 				w.Unlock(holder.Reader)
 				require.NoError(w, <-writes)
