@@ -84,7 +84,7 @@ func TestLateUnlockIsTold(t *testing.T) {
 			_, err = holder.do(t, "unlock", with("path"))
 			requireLate(t, holder, err)
 			require.True(t, holder.tryLock(t, "path"), "the late unlock left something behind")
-			holder.unlock(t, "path")
+			_, _ = holder.do(t, "unlock", with("path")) // on a busy machine the lease may be over again
 		})
 	}
 }
