@@ -3,10 +3,12 @@ package browser
 import (
 	"context"
 	"fmt"
+	"iter"
 	"runtime"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,31 +47,44 @@ func fill(t *testing.T, server *redistest.Server, n int) {
 	}
 }
 
+// counted counts the passes through the locks.
+type counted struct {
+	*inspect.Inspector
+
+	passes atomic.Int64
+}
+
+func (c *counted) Locks(ctx context.Context) iter.Seq2[inspect.Lock, error] {
+	c.passes.Add(1)
+	return c.Inspector.Locks(ctx)
+}
+
 func TestLocksOfRedis(t *testing.T) {
 	server := redistest.Start(t)
 	holder := registry(t, server, lockregistry.WithName("billing"))
 	fill(t, server, 100_000)
-	b := open(t, serve(t, inspect.Of(registry(t, server)), page.WithRelease(me)), 1200, 900)
+	source := &counted{Inspector: inspect.Of(registry(t, server))}
+	b := open(t, serve(t, source, page.WithRelease(me)), 1200, 900)
 	b.text("#empty", "Nothing is locked")
 
-	// A lock appears within a second, among a hundred thousand other keys. On a machine that is busy with something else not
-	// every time.
-	best := time.Hour
-	for i := 0; i < 10 && best > time.Second; i++ {
+	// A lock appears with the next pass, within a second, among a hundred thousand other keys. On a machine that is busy with
+	// something else another pass may begin before that, but not every time.
+	const most = 2
+	best := int64(most + 1)
+	for i := 0; i < 10 && best > most; i++ {
 		path := fmt.Sprint("quick:", i)
-		began := time.Now()
-		hold, err := holder.Acquire(t.Context(), path)
+		hold, err := holder.Acquire(t.Context(), path, lockregistry.Wait(limit))
 		require.NoError(t, err)
+		before := source.passes.Load()
 		b.await(row(path))
-		best = min(best, time.Since(began))
+		best = min(best, source.passes.Load()-before)
 		_ = hold.Release(t.Context()) // an answer that is late is no matter
 		b.await(`!` + row(path))
 	}
-	t.Log("a lock appeared after", best)
-	require.LessOrEqual(t, best, time.Second)
+	require.LessOrEqual(t, best, int64(most))
 
 	// A queue grows and shrinks.
-	hold, err := holder.Acquire(t.Context(), "42")
+	hold, err := holder.Acquire(t.Context(), "42", lockregistry.Wait(limit))
 	require.NoError(t, err)
 	b.await(row("42"))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -97,7 +112,7 @@ func TestLocksOfRedis(t *testing.T) {
 	b.click("#detail-close")
 
 	// A release works.
-	lost, err := holder.Acquire(t.Context(), "43")
+	lost, err := holder.Acquire(t.Context(), "43", lockregistry.Wait(limit))
 	require.NoError(t, err)
 	b.await(row("43"))
 	b.click("#rows .row")
@@ -395,10 +410,10 @@ func TestLossOfRedis(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = holder.Close() })
 	b := open(t, serve(t, inspect.Of(registry(t, server))), 1200, 900)
-	dies, err := holder.Acquire(t.Context(), "dies")
+	dies, err := holder.Acquire(t.Context(), "dies", lockregistry.Wait(limit))
 	require.NoError(t, err)
 	defer runtime.KeepAlive(dies) // a hold that nobody has is not renewed
-	other, err := holder.Acquire(t.Context(), "released")
+	other, err := holder.Acquire(t.Context(), "released", lockregistry.Wait(limit))
 	require.NoError(t, err)
 	b.await(row("released") + `.includes("billing")`) // there is a record when the first one has been held for a second
 	_ = other.Release(t.Context())
