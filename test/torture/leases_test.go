@@ -200,7 +200,7 @@ func TestLateReply(t *testing.T) {
 			}
 			got := make(chan result, 1)
 			go func() {
-				ok, err := s.a.lock(s.soon(ctx), s.path, 2*brief, 0)
+				ok, err := s.a.lock(s.soon(ctx), s.path, 10*brief, 0)
 				got <- result{ok, err}
 			}()
 			arrives(s, "the command", h.Arrived())
