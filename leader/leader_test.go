@@ -734,15 +734,22 @@ func TestRun_TakesOver(t *testing.T) {
 			w.waits(fmt.Sprint("role ", i))
 		}
 		w.await("the terms are long", func() bool { return time.Since(began) > 2*time.Second })
-		var took []time.Duration
+		var took, alone []time.Duration // alone: how long a bystander's commands take
 		for i := range rounds {
 			began := time.Now()
 			leading[i].stop()
 			within(w, "the next one leads", waiting[i].granted)
 			took = append(took, time.Since(began))
+			began = time.Now()
+			for range 4 {
+				w.do("PING")
+			}
+			alone = append(alone, time.Since(began))
 		}
 		slices.Sort(took)
+		slices.Sort(alone)
 		w.Logf("take-over: p50 %v, p99 %v, most %v", took[rounds/2], took[rounds-2], took[rounds-1])
-		require.Less(w, took[rounds*9/10], 100*time.Millisecond)
+		const most = 900 * time.Millisecond // nobody wakes by itself within a second
+		require.Less(w, took[rounds*9/10], min(100*time.Millisecond+10*alone[rounds*9/10], most))
 	})
 }
