@@ -287,10 +287,10 @@ func TestPermits_Grant(t *testing.T) {
 			if c.slow {
 				permits = 2
 			} else {
-				require.Equal(t, stateGranted, s.is(s.value("a"), 1, 2*time.Second, ModeTry))
+				require.Equal(t, stateGranted, s.is(s.value("a"), 1, 9*time.Second, ModeTry))
 			}
-			require.Equal(t, stateGranted, s.is(rest, permits, 2*time.Second, ModeTry))
-			require.Equal(t, stateGranted, s.is(held, 1, 2*time.Second, ModeTry))
+			require.Equal(t, stateGranted, s.is(rest, permits, 9*time.Second, ModeTry))
+			require.Equal(t, stateGranted, s.is(held, 1, 9*time.Second, ModeTry))
 			require.Equal(t, StateQueued, s.is(next, 1, c.asked, ModeEnqueue))
 			s.count("PEXPIRE", formatKey, "5000")
 			require.EqualValues(t, Contended, s.releases(held))

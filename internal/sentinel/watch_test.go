@@ -413,7 +413,7 @@ func TestWatch_TheLeaderIsSilent(t *testing.T) {
 	all[2].change(func() { all[2].mute = true })
 	all[1].publish(vote, "c 6")
 	require.Eventually(t, func() bool { return w.doubts.Load() == 1 }, patience, time.Millisecond)
-	require.Equal(t, Elected, w.Ask(former, time.Second, time.Millisecond))
+	require.Equal(t, Elected, w.Ask(former, 5*time.Second, time.Millisecond))
 	all[1].publish(switched, "main 10.0.0.1 6379 10.0.0.2 6379")
 	require.Eventually(t, func() bool { return w.doubts.Load() == 2 }, patience, time.Millisecond)
 	require.Equal(t, Replaced, w.Ask(former, patience, time.Millisecond))
