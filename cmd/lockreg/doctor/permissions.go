@@ -85,7 +85,9 @@ func (x *examination) modes() []mode {
 	pubsub := []area{channels("+publish +subscribe +unsubscribe")}
 	if redisson {
 		lock = []area{keys("+exists +hexists +hkeys +hset +del +pexpire +pttl +evalsha +eval")}
-		fencing = []area{{[]string{"+incrby", "+persist"}, "~redisson_lock_token:{" + pattern + ":*", "redisson_lock_token:{" + key + "}"}}
+		fencing = []area{{
+			[]string{"+incrby", "+persist"}, "~redisson_lock_token:{" + pattern + ":*", "redisson_lock_token:{" + key + "}",
+		}}
 		atLeast = []area{keys("+hset +hdel +pexpire +evalsha +eval")}
 		pubsub = []area{redissons("redisson_lock__channel", "+publish +subscribe +unsubscribe")}
 	}
