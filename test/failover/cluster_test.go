@@ -45,7 +45,6 @@ const soon = time.Second
 // within returns the limit for a measured time. Long runs have the machine to themselves. In other runs any process may stand
 // still for some seconds; even so the limit is below what a fault costs: ten seconds if a former master is believed, twenty if
 // a waiting call is not told, and a minute if a hold is not released.
-// that is not told twenty, and a hold that is not released a minute.
 func within(measured time.Duration) time.Duration {
 	if *long {
 		return measured

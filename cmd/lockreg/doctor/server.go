@@ -163,7 +163,7 @@ func (x *examination) persistence() {
 				ID: "persistence", Severity: Warning, Nodes: []string{n.address}, Seen: "appendonly is off",
 				Why: "When the server restarts, it has lost all locks, and they are free while they are held. If a master comes back " +
 					"like this before a replica is promoted, its replicas lose the locks, too.",
-				Do:       "Switch it on. With appendfsync everysec, the default, a crash may still lose the locks of the last two seconds; with " +
+				Do: "Switch it on. With appendfsync everysec, the default, a crash may still lose the locks of the last two seconds; with " +
 					"always it loses none. CONFIG REWRITE makes the change permanent.",
 				Commands: []string{"CONFIG SET appendonly yes"},
 			})
