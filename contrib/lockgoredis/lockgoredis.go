@@ -26,7 +26,10 @@ import (
 
 // Open makes a registry whose locks are the keys "prefix:path" in the Redis that rdb is for. It works like [lockregistry.Open],
 // which describes ctx, prefix, opts and the errors, but takes the settings from rdb instead of a URL. A
-// [lockregistry.WithClientOption] among opts sees the settings, and may change them. Close the registry before rdb.
+// [lockregistry.WithClientOption] among opts sees the settings, and may change them. But rdb's own dialer makes the connections,
+// with rdb's address, TLS and timeout: Open fails if an option changes InitAddress, TLSConfig or Dialer.Timeout and leaves
+// DialCtxFn as it is. Set DialCtxFn to nil to connect with the changed settings. For a cluster without a Dialer of your own you
+// need not: there these changes count. Close the registry before rdb.
 //
 // Rdb may be a *redis.Client or a *redis.ClusterClient:
 //
@@ -53,6 +56,9 @@ func Open(
 //
 // Unlike a registry that [Open] makes of such a client, this one asks the Sentinels about a master that was silent, and is told
 // when they begin to replace a master. So it does not trust a master that was frozen and answers again after it was replaced.
+//
+// Changes by a [lockregistry.WithClientOption] count. But if o has a Dialer, it makes the connections: OpenFailover fails if an
+// option changes TLSConfig or a dialer's timeout and leaves DialCtxFn as it is.
 //
 // # Errors
 //

@@ -65,9 +65,9 @@ func ofClient(o *redis.Options) settings {
 		c.SelectDB = o.DB
 		// Else a node of a cluster would name the others, and the dialer of a failover client knows only its master.
 		c.ForceSingleClient = true
-		c.DialCtxFn = dialing(dialLimit(o.DialTimeout), func(ctx context.Context, _ string) (net.Conn, error) {
+		c.DialCtxFn = dialing(ignoring(c, c.InitAddress[0], func(ctx context.Context, _ string) (net.Conn, error) {
 			return o.Dialer(ctx, o.Network, o.Addr)
-		})
+		}))
 	}, accessOf(o)}
 }
 
@@ -104,7 +104,7 @@ func ofCluster(o *redis.ClusterOptions) (settings, error) {
 	return settings{at.String(), func(c *rueidis.ClientOption) {
 		common(c, each)
 		c.InitAddress, c.ShuffleInit = nodes, true
-		c.DialCtxFn = dialing(each.DialTimeout, tcp(each))
+		c.DialCtxFn = dialing(tcp(c, each))
 	}, accessOf(each)}, nil
 }
 
@@ -134,9 +134,9 @@ func ofFailover(o *redis.FailoverOptions) (settings, error) {
 		c.InitAddress, c.SelectDB = sentinels, o.DB
 		c.Sentinel = rueidis.SentinelOption{
 			MasterSet: o.MasterName, Username: o.SentinelUsername, Password: o.SentinelPassword,
-			ClientName: o.ClientName, TLSConfig: o.TLSConfig, Dialer: c.Dialer,
+			ClientName: o.ClientName, TLSConfig: o.TLSConfig.Clone(), Dialer: c.Dialer,
 		}
-		c.DialCtxFn = dialing(each.DialTimeout, tcp(each))
+		c.DialCtxFn = dialing(tcp(c, each))
 	}, accessOf(each)}, nil
 }
 
@@ -147,7 +147,9 @@ const leastSilence = time.Second
 // common sets what does not depend on the kind of deployment.
 func common(c *rueidis.ClientOption, o *redis.Options) {
 	c.Username, c.Password = o.Username, o.Password
-	c.ClientName, c.TLSConfig, c.AlwaysRESP2 = o.ClientName, o.TLSConfig, o.Protocol == 2
+	c.ClientName, c.AlwaysRESP2 = o.ClientName, o.Protocol == 2
+	// A caller may change it, and the service's client has the other one.
+	c.TLSConfig = o.TLSConfig.Clone()
 	if o.DisableIdentity || o.DisableIndentity { //nolint:staticcheck // an old setting counts, too
 		c.ClientSetInfo = rueidis.DisableClientSetInfo
 	}
