@@ -46,7 +46,15 @@ func (a *access) credentials(at rueidis.AuthCredentialsContext) (rueidis.AuthCre
 	ctx, cancel := context.WithTimeout(context.Background(), a.limit)
 	defer cancel()
 	user, password, err := a.ask(ctx)
-	return rueidis.AuthCredentials{Username: user, Password: password}, err
+	return rueidis.AuthCredentials{Username: userOf(user, password), Password: password}, err
+}
+
+// userOf is the user to sign in as. Without a password go-redis does not sign in, but rueidis would if it had a user.
+func userOf(user, password string) string {
+	if password == "" {
+		return ""
+	}
+	return user
 }
 
 // finish changes the options after everybody else has: what the caller has set counts, and nothing undoes what finish does.

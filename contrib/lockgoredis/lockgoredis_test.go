@@ -201,6 +201,21 @@ func TestOpen_OptionsOfTheCallerComeLast(t *testing.T) {
 	require.Equal(t, 1, seen)
 }
 
+// Go-redis does not send a user without a password, and neither does the registry.
+func TestOpen_UserWithoutPassword(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	for _, o := range []*redis.Options{
+		{Username: "nobody"},
+		{CredentialsProvider: func() (string, string) { return "nobody", "" }},
+	} {
+		o.Addr = server.Addr()
+		rdb := redis.NewClient(o)
+		works(t, open(t, rdb), rdb)
+	}
+	failover(t, redistest.StartSentinels(t, 1, 3), &redis.FailoverOptions{Username: "nobody", SentinelUsername: "nobody"})
+}
+
 func TestOpen_Cluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, 3)

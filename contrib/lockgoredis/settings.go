@@ -133,7 +133,7 @@ func ofFailover(o *redis.FailoverOptions) (settings, error) {
 		common(c, each)
 		c.InitAddress, c.SelectDB = sentinels, o.DB
 		c.Sentinel = rueidis.SentinelOption{
-			MasterSet: o.MasterName, Username: o.SentinelUsername, Password: o.SentinelPassword,
+			MasterSet: o.MasterName, Username: userOf(o.SentinelUsername, o.SentinelPassword), Password: o.SentinelPassword,
 			ClientName: o.ClientName, TLSConfig: o.TLSConfig.Clone(), Dialer: c.Dialer,
 		}
 		c.DialCtxFn = dialing(tcp(c, each))
@@ -146,7 +146,7 @@ const leastSilence = time.Second
 
 // common sets what does not depend on the kind of deployment.
 func common(c *rueidis.ClientOption, o *redis.Options) {
-	c.Username, c.Password = o.Username, o.Password
+	c.Username, c.Password = userOf(o.Username, o.Password), o.Password
 	c.ClientName, c.AlwaysRESP2 = o.ClientName, o.Protocol == 2
 	// A caller may change it, and the service's client has the other one.
 	c.TLSConfig = o.TLSConfig.Clone()
