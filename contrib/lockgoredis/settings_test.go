@@ -132,6 +132,9 @@ var settings = map[string]func(t *testing.T){
 		} {
 			require.Equal(t, want, seen(t, &redis.Options{ReadTimeout: given}).ConnWriteTimeout)
 		}
+		rdb := redis.NewClient(&redis.Options{})
+		defer func() { _ = rdb.Close() }()
+		require.Equal(t, rdb.Options().ReadTimeout, seen(t, &redis.Options{}).ConnWriteTimeout, "its default differs by version")
 	},
 	"Protocol: 2": func(t *testing.T) {
 		t.Helper()
