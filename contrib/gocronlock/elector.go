@@ -39,7 +39,8 @@ func NewElector(r *lockregistry.Registry, role string, opts ...leader.Option) (*
 // Gocron asks whether this node leads before each run, not during it. So stop in this order; otherwise other nodes run jobs while
 // this one is still running some:
 //
-//  1. Shut the scheduler down, which waits for the jobs.
+//  1. Shut the scheduler down. It waits for jobs, but only for the time of [gocron.WithStopTimeout], 10 s by default. If it
+//     returns an error, jobs still run: do not go on to step 2 before they have ended.
 //  2. End ctx.
 func (e *Elector) Run(ctx context.Context) error { return e.candidate.Run(ctx) }
 

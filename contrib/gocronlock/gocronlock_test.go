@@ -237,6 +237,52 @@ func TestTheLeaderRunsTheJobs(t *testing.T) {
 	})
 }
 
+// A shutdown that has waited for long enough leaves jobs running. No other node must lead before they have ended. In real time:
+// gocron's shutdown spins.
+func TestAShutdownThatLeavesAJobRunning(t *testing.T) {
+	locks := locktest.New(t)
+	var electors []*gocronlock.Elector
+	var stops []func()
+	for _, r := range []*locktest.Registry{locks, locks.Peer()} {
+		e, err := gocronlock.NewElector(r.Registry, "jobs")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- e.Run(ctx) }()
+		stops = append(stops, func() {
+			cancel()
+			require.ErrorIs(t, <-done, context.Canceled)
+		})
+		electors = append(electors, e)
+		if len(electors) == 1 {
+			require.Eventually(t, func() bool { return e.IsLeader(t.Context()) == nil }, 20*time.Second, time.Millisecond)
+		}
+	}
+	s := newScheduler(t, gocron.WithDistributedElector(electors[0]), gocron.WithStopTimeout(50*time.Millisecond))
+	running, end, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	_, err := s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), gocron.NewTask(func() {
+		close(running)
+		<-end
+		close(ended)
+	}))
+	require.NoError(t, err)
+	s.Start()
+	<-running
+	require.ErrorIs(t, s.Shutdown(), gocron.ErrStopJobsTimedOut)
+	select {
+	case <-ended:
+		require.Fail(t, "the job still runs")
+	default:
+	}
+	require.NoError(t, electors[0].IsLeader(t.Context()), "no other node runs jobs meanwhile")
+	require.Equal(t, gocronlock.ErrNotLeader, electors[1].IsLeader(t.Context()))
+	close(end)
+	<-ended
+	for _, stop := range stops {
+		stop()
+	}
+}
+
 // The answer comes from this process's clock, also while Redis does not answer.
 func TestIsLeaderDoesNotAskRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -7,7 +7,9 @@
 //		gocron.WithName("report"), gocron.WithDistributedJobLocker(locker),
 //	)
 //
-// At the end, shut down the scheduler, then close the registry, then its client.
+// At the end, shut down the scheduler, then call registry.Shutdown(ctx), then close its client. The scheduler waits for jobs, but
+// only for the time of [gocron.WithStopTimeout], 10 s by default. If it returns an error, jobs still run, under locks that
+// Shutdown waits for and Close would not.
 //
 // [gocron]: https://github.com/go-co-op/gocron
 package gocronlock
@@ -62,7 +64,8 @@ func NewLocker(r *lockregistry.Registry, opts ...lockregistry.LockOption) *Locke
 // that error. Call OnUnlockError before the locker is used. Default: the error is logged to [slog.Default].
 //
 // Err is an error of [lockregistry.Hold.Release]. With [lockregistry.ErrLockLost], another node may have run the job at the same
-// time. The scheduler's goroutine for the run calls f, so [gocron.Scheduler.Shutdown] waits for f.
+// time. The scheduler's goroutine for the run calls f. So [gocron.Scheduler.Shutdown] waits for f as it waits for the job, but
+// only for the time of [gocron.WithStopTimeout].
 func (l *Locker) OnUnlockError(f func(key string, err error)) *Locker {
 	if f == nil {
 		f = func(string, error) {}
