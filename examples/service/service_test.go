@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -270,6 +271,97 @@ func TestBilledOnceANight(t *testing.T) {
 			t.Error("billed", n, "times in ten nights")
 		}
 	})
+}
+
+// After a short outage at the strike, or an error of the store, the night is billed a little later, and the next night in time.
+func TestBilledAfterAnError(t *testing.T) {
+	for _, name := range []string{"of Redis", "of the store"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const night = time.Hour
+				locks, store := locktest.New(t), newMemory()
+				nodes, broken := []*locktest.Registry{locks, locks.Peer()}, &failing{Store: store}
+				ctx, cancel := context.WithCancel(t.Context())
+				var both sync.WaitGroup
+				strike := time.Now().Truncate(night).Add(night)
+				for _, r := range nodes {
+					both.Go(func() {
+						if err := (&Service{Locks: r.Registry, Store: broken}).Nightly(ctx, night); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				<-time.After(time.Until(strike) - time.Millisecond)
+				broken.fails.Store(name == "of the store")
+				for _, r := range nodes {
+					if name == "of Redis" {
+						r.Disconnect()
+					}
+				}
+				<-time.After(time.Second)
+				if n := store.number("nights"); n != 0 {
+					t.Error("billed", n, "times while nothing worked")
+				}
+				broken.fails.Store(false)
+				for _, r := range nodes {
+					r.Reconnect()
+				}
+				for nights := range 3 {
+					<-time.After(time.Until(strike.Add(time.Duration(nights)*night + night/10)))
+					if n := store.number("nights"); n != nights+1 {
+						t.Error("billed", n, "times in", nights+1, "nights")
+					}
+				}
+				cancel()
+				both.Wait()
+			})
+		})
+	}
+}
+
+// A night that is billed is not billed again, even if the lock could not be released.
+func TestBilledOnceWithAnErrorAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const night = time.Hour
+		locks, store := locktest.New(t), newMemory()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		strike := time.Now().Truncate(night).Add(night)
+		go func() {
+			s := &Service{Locks: locks.Registry, Store: &failing{Store: store, set: locks.Disconnect}}
+			if err := s.Nightly(ctx, night); err != nil {
+				t.Error(err)
+			}
+		}()
+		<-time.After(time.Until(strike.Add(30 * time.Second)))
+		locks.Reconnect()
+		<-time.After(time.Until(strike.Add(night / 2)))
+		if n := store.number("nights"); n != 1 {
+			t.Error("billed", n, "times in a night")
+		}
+	})
+}
+
+// failing is a store that may fail.
+type failing struct {
+	Store
+
+	fails atomic.Bool
+	set   func() // nil: nothing happens
+}
+
+func (f *failing) Set(ctx context.Context, name string, value int) error {
+	if f.set != nil {
+		defer f.set()
+	}
+	return f.Store.Set(ctx, name, value)
+}
+
+func (f *failing) Get(ctx context.Context, name string) (int, error) {
+	if f.fails.Load() {
+		return 0, errors.New("out of order")
+	}
+	return f.Store.Get(ctx, name)
 }
 
 func TestOneDispatches(t *testing.T) {
