@@ -102,8 +102,9 @@ type Middleware struct {
 	// Path returns the lock's path for a request. A request with an empty path is served without a lock. Required.
 	Path func(*http.Request) string
 
-	// Options are those of [lockregistry.Registry.Acquire]. Without Wait and NoWait, a request waits until its context ends,
-	// which is when the client gives up. So set [lockregistry.Wait].
+	// Options are those of [lockregistry.Registry.Acquire]. Without Wait and NoWait, a request waits until its context ends. With
+	// HTTP/1 and a body that need not be when the client gives up, since net/http notices that only once the body has been read.
+	// So set [lockregistry.Wait].
 	Options []lockregistry.LockOption
 
 	// Failed gets each error, before the answer if there is none yet, and may log it. Optional.
@@ -127,6 +128,8 @@ type Middleware struct {
 // the middleware has returned. Their answer is the same as without the middleware, unless the lock was lost.
 //
 // If the release fails for any other reason, the work is done, and the answer stays as it is.
+//
+// Put [http.TimeoutHandler] around this handler, not inside it: it returns while its handler may still be at work.
 func (m Middleware) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path := m.Path(r)

@@ -194,6 +194,53 @@ func TestMiddleware_TheLockIsLostBeforeTheAnswer(t *testing.T) {
 	}
 }
 
+// Net/http notices that a client has gone once the body has been read, and a request that waits has not read it.
+func TestMiddleware_TheClientIsGone(t *testing.T) {
+	t.Parallel()
+	for request, ends := range map[string]error{
+		"GET /ship?order=42 HTTP/1.1\r\nHost: shop\r\n\r\n":                                  context.Canceled,
+		"POST /ship?order=42 HTTP/1.1\r\nHost: shop\r\nContent-Length: 10\r\n\r\n0123456789": lockregistry.ErrTaken,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, failed := newServed(t, lockregistry.Wait(time.Minute)), make(chan error, 1)
+			s.m.Failed = func(_ *http.Request, err error) { failed <- err }
+			defer s.HoldElsewhere("42", 10*time.Minute)()
+			ours, theirs := net.Pipe()
+			conns := make(chan net.Conn, 1)
+			conns <- theirs
+			server := &http.Server{Handler: s.m.Handler(http.HandlerFunc(unexpected)), ReadHeaderTimeout: time.Hour}
+			served := make(chan error, 1)
+			go func() { served <- server.Serve(piped(conns)) }()
+			_, err := io.WriteString(ours, request)
+			require.NoError(t, err)
+			synctest.Wait()
+			require.NoError(t, ours.Close())
+			began := time.Now()
+			require.ErrorIs(t, <-failed, ends)
+			require.Equal(t, errors.Is(ends, lockregistry.ErrTaken), time.Since(began) >= time.Minute)
+			require.NoError(t, server.Close())
+			require.ErrorIs(t, <-served, http.ErrServerClosed)
+		})
+	}
+}
+
+// piped is a listener for connections within the process. It is closed once.
+type piped chan net.Conn
+
+func (p piped) Accept() (net.Conn, error) {
+	if conn, open := <-p; open {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p piped) Close() error {
+	close(p)
+	return nil
+}
+
+func (p piped) Addr() net.Addr { return &net.UnixAddr{Name: "piped", Net: "unix"} }
+
 func TestMiddleware_TheLockIsLostAfterTheAnswer(t *testing.T) {
 	t.Parallel()
 	s := newServed(t)
