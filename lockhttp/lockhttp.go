@@ -120,8 +120,9 @@ type Middleware struct {
 // # Details
 //
 // If the lock is lost before next has begun to answer, the client gets 500, and anything that next writes after that is dropped:
-// Write returns an error that matches ErrLockLost. An answer that has begun cannot be taken back. So a handler should do its work
-// before it answers.
+// Write returns an error that matches ErrLockLost. The 500 has none of the headers Cache-Control, Content-Encoding, Etag and
+// Last-Modified that next has set. An answer that has begun cannot be taken back. So a handler should do its work before it
+// answers.
 //
 // If a handler writes nothing, and so answers 200, its lock is released before the answer, so that a loss which only Redis knows
 // about is also found in time. Some routers, such as Echo, answer on behalf of a handler that returned an error, and do so after
@@ -144,6 +145,9 @@ func (m Middleware) Handler(next http.Handler) http.Handler {
 			return
 		}
 		answer := &answer{ResponseWriter: w, hold: hold, ctx: r.Context()}
+		for i, name := range aboutBody {
+			answer.given[i] = w.Header()[name]
+		}
 		defer func() {
 			if !answer.released { // next has panicked, or a method of the request's context
 				if err := answer.release(); err != nil {
@@ -179,11 +183,16 @@ type answer struct {
 	http.ResponseWriter
 
 	hold     *lockregistry.Hold
-	ctx      context.Context //nolint:containedctx // of the request that it answers, then of the hold
-	released bool            // Release was called: what is written now comes from outside the middleware
-	begun    bool            // the status is sent
-	refused  error           // why it was 500
+	ctx      context.Context          //nolint:containedctx // of the request that it answers, then of the hold
+	released bool                     // Release was called: what is written now comes from outside the middleware
+	begun    bool                     // the status is sent
+	refused  error                    // why it was 500
+	given    [len(aboutBody)][]string // what these headers were before next ran
 }
+
+// aboutBody are the headers that would be wrong with a 500: caches may keep it, or clients may take its text for compressed.
+// Those that were given before next ran stay, since a handler around the middleware may compress what it is given.
+var aboutBody = [...]string{"Cache-Control", "Content-Encoding", "Etag", "Last-Modified"}
 
 // Unwrap is for [http.ResponseController].
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
@@ -196,6 +205,11 @@ func (a *answer) release() error {
 // refuse answers 500. What is written later is dropped.
 func (a *answer) refuse(err error) {
 	a.begun, a.refused = true, err
+	for i, name := range aboutBody {
+		if a.Header().Del(name); a.given[i] != nil {
+			a.Header()[name] = a.given[i]
+		}
+	}
 	Error(a.ResponseWriter, err)
 }
 

@@ -194,6 +194,29 @@ func TestMiddleware_TheLockIsLostBeforeTheAnswer(t *testing.T) {
 	}
 }
 
+// Headers that the handler has set for another answer are not those of the 500. Those from outside stay.
+func TestMiddleware_TheHeadersOfALoss(t *testing.T) {
+	t.Parallel()
+	s := newServed(t)
+	inner := s.m.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for _, name := range []string{"Cache-Control", "Content-Encoding", "ETag", "Last-Modified", "Location"} {
+			w.Header().Set(name, "inner")
+		}
+		s.Lose("42")
+		w.WriteHeader(http.StatusCreated)
+	}))
+	answer := httptest.NewRecorder()
+	answer.Header().Set("Content-Encoding", "outer")
+	inner.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/ship?order=42", nil))
+	require.Equal(t, http.StatusInternalServerError, answer.Code)
+	got := answer.Result().Header
+	require.Equal(t, "outer", got.Get("Content-Encoding"))
+	require.Equal(t, "inner", got.Get("Location"))
+	for _, name := range []string{"Cache-Control", "ETag", "Last-Modified"} {
+		require.Empty(t, got.Values(name), name)
+	}
+}
+
 // Net/http notices that a client has gone once the body has been read, and a request that waits has not read it.
 func TestMiddleware_TheClientIsGone(t *testing.T) {
 	t.Parallel()
