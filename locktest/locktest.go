@@ -119,7 +119,8 @@ func connect(tb testing.TB, dial func(context.Context) (net.Conn, error)) rueidi
 
 // Lose makes this registry lose the lock of path, plain or read-write, as if its lease had just ended. When Lose returns, the
 // contexts of the hold have ended with the cause [lockregistry.ErrLockLost], and others can get the lock. Unlock will also return
-// ErrLockLost.
+// ErrLockLost. If it is a reader's hold, the readers of all Peers lose the lock, too, and notice at their next renewal or
+// unlock.
 //
 // The registry must hold the lock, and be connected. [inspect.Inspector.ForceUnlock] does the same for the holds of a semaphore.
 // To lose a lock as in production, let its lease pass, which takes no time in a bubble.

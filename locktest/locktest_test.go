@@ -128,6 +128,16 @@ func TestLose(t *testing.T) {
 			locks.Lose("43")
 			require.ErrorIs(t, lock.Unlock(t.Context()), lockregistry.ErrLockLost)
 		}
+
+		readers := []*lockregistry.Lock{pair.Reader(), locks.Peer().ReadWrite("43").Reader()}
+		for _, reader := range readers {
+			require.NoError(t, reader.Lock(t.Context()))
+		}
+		locks.Lose("43")
+		require.True(t, readers[1].IsHeld(), "it has not noticed yet")
+		for _, reader := range readers {
+			require.ErrorIs(t, reader.Unlock(t.Context()), lockregistry.ErrLockLost)
+		}
 	})
 }
 
