@@ -45,6 +45,7 @@ func TestOpen_StreamStaysSubscribed(t *testing.T) {
 		p.fails(errors.New("the source is away"))
 		require.Error(t, locks(2*time.Second), "as in go-redis")
 		p.fails(nil)
+		<-time.After(time.Second) // a connection that was being made has failed
 		require.NoError(t, locks(limit))
 		require.Equal(t, state{listeners: 1, starts: 1}, p.state(), "it has not left meanwhile")
 
