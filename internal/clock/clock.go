@@ -1,18 +1,16 @@
-// Package clock has instants of the monotonic clock, arithmetic of durations that does not overflow, and the pauses between
-// retries.
+// Package clock has instants of a clock that goes on while the machine is suspended, arithmetic of durations that does not
+// overflow, and the pauses between retries.
 package clock
 
 import (
 	"context"
 	"math"
 	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"time"
 )
 
-// Instant is a moment on the monotonic clock, as the time since a clock's start: eight bytes, and no wall clock that could
-// jump. Instants of a clock are later than zero, so zero can mean none.
+// Instant is a moment as the time since a clock's start: the monotonic clock's, and for how long the machine was suspended. It
+// takes eight bytes, and has no wall clock that could jump. Instants of a clock are later than zero, so zero can mean none.
 type Instant time.Duration
 
 // Never is later than all instants of a clock.
@@ -28,7 +26,7 @@ type Clock struct {
 }
 
 // New returns a clock that started a second ago.
-func New() Clock { return Clock{time.Now().Add(-time.Second), &sleep{}} }
+func New() Clock { return Clock{time.Now().Add(-time.Second), newSleep()} }
 
 // Now returns the current instant.
 func (c Clock) Now() Instant { return c.at(time.Now()) }
@@ -55,36 +53,7 @@ func (c Clock) at(now time.Time) Instant {
 }
 
 // Sleep is for tests: the clock goes on as if the machine had been suspended for d.
-func (c Clock) Sleep(d time.Duration) { c.slept.ahead.Add(-int64(d)) }
-
-// sleep is for how long the machine was suspended. The monotonic clock stands still then, on Linux and macOS, while leases run out
-// in Redis. The wall clock goes on: it is ahead afterwards. When it is set forward by hand, or by a time server, leases end early
-// by as much, which is safe.
-type sleep struct {
-	ahead atomic.Int64 // the wall clock of the monotonic one, as last seen
-	total atomic.Int64
-	mu    sync.Mutex // is held to write both
-}
-
-// leap is the smallest change of a wall clock that counts. The two clocks are read one after another, and some tick slowly.
-const leap = 100 * time.Millisecond
-
-// until returns for how long the machine was suspended until the wall clock was ahead by so much.
-func (s *sleep) until(ahead time.Duration) time.Duration {
-	if change := ahead - time.Duration(s.ahead.Load()); change >= leap || change <= -leap {
-		s.note(int64(ahead))
-	}
-	return time.Duration(s.total.Load())
-}
-
-func (s *sleep) note(ahead int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if gained := ahead - s.ahead.Load(); gained >= int64(leap) {
-		s.total.Add(gained) // first: it is read last
-	}
-	s.ahead.Store(ahead)
-}
+func (c Clock) Sleep(d time.Duration) { c.slept.pretend(d) }
 
 // Add adds a duration, up to Never, so that no sum overflows.
 func (i Instant) Add(d time.Duration) Instant {

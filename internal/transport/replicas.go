@@ -372,7 +372,8 @@ func (s *replicaSender) take(b rueidis.Builder) (commands rueidis.Commands, of [
 }
 
 // send sends a pipeline, and reports false if there was nothing to send. After a WAIT that returns at once it pauses before the
-// next.
+// next. It passes no context that can end, see dedicated.ask: so there is nothing to unsubscribe when the connection goes back to
+// the pool, see giveBack.
 func (s *replicaSender) send(client rueidis.DedicatedClient) bool {
 	commands, of := s.take(client.B())
 	if commands == nil {
@@ -381,8 +382,8 @@ func (s *replicaSender) send(client rueidis.DedicatedClient) bool {
 	t := s.client
 	began := t.Clock.Now()
 	p := Wait{Ctx: t.ctx, Limit: s.node.RoundTrip().Plus(senderFor), holds: WaitAtMost}
-	end := s.node.bound(&p, began)                // it notices a silent server
-	results := client.DoMulti(t.ctx, commands...) // mutant: other connection
+	end := s.node.bound(&p, began)                               // it notices a silent server
+	results := client.DoMulti(context.Background(), commands...) // mutant: other connection
 	end.stop()
 	acks, err := results[len(results)-1].AsInt64()
 	if !fault.Answered(err) && t.resolver != nil {
