@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// sleep is for how long the machine was suspended since a clock's start. The monotonic clock stands still then, on Linux and macOS,
-// while leases run out in Redis. The wall clock goes on: it shows that there is something to ask the system.
+// sleep is for how long the machine was suspended since a clock's start. The monotonic clock stands still then, on Linux and
+// macOS, while leases run out in Redis. The wall clock goes on: it shows that there is something to ask the system.
 type sleep struct {
 	ahead atomic.Int64 // of the monotonic clock, the wall clock, as last seen
 	total atomic.Int64

@@ -63,7 +63,7 @@ func Proven(result rueidis.RedisResult, key string) (held, old bool, err error) 
 	case err == nil:
 		return false, false, ErrStrange
 	case refusesScripts(err):
-		return false, false, missing(err, key)
+		return false, false, refused(err, key)
 	default:
 		return false, false, err
 	}
@@ -79,35 +79,32 @@ func Proven(result rueidis.RedisResult, key string) (held, old bool, err error) 
 		}
 	}
 	if len(lacks) > 0 {
-		return false, false, unpermitted("it lacks " + strings.Join(lacks, ", "))
+		return false, false, unpermitted("NOPERM, it lacks " + strings.Join(lacks, ", "))
 	}
 	return how == "held", how != "checked", nil
 }
 
-// refusesScripts reports whether the server does not permit or know scripts.
+// refusesScripts reports whether the server, or a proxy, does not permit or know scripts, or not these. Errors with another code
+// than NOPERM, or ERR, which rueidis leaves out, are about the connection, or the type of a key.
 func refusesScripts(err error) bool {
-	reply, ok := rueidis.IsRedisErr(err)
-	if !ok {
-		return false
-	}
-	text := reply.Error()
-	return strings.HasPrefix(text, "NOPERM") || strings.Contains(text, "unknown command")
+	code, _, _ := strings.Cut(err.Error(), " ")
+	return fault.Refusal(err) && (code == "NOPERM" || code != strings.ToUpper(code))
 }
 
-// missing returns the error of a user who may not run scripts with the key.
-func missing(err error, key string) error {
-	var reply *rueidis.RedisError
-	if !errors.As(err, &reply) {
-		return err
+// refused returns the error for a script that was refused.
+func refused(err error, key string) error {
+	text, _ := fault.Unrepeated(err.Error())
+	why, denied := strings.CutPrefix(text, "NOPERM ")
+	if !denied {
+		return unpermitted(text)
 	}
-	text, _ := fault.Unrepeated(reply.Error())
-	if named := strings.ToLower(text); !strings.Contains(named, "eval") && !strings.Contains(named, "database") {
-		text = "it lacks a key pattern for " + fault.Short(key)
+	if named := strings.ToLower(why); !strings.Contains(named, "eval") && !strings.Contains(named, "database") {
+		why = "it lacks a key pattern for " + fault.Short(key)
 	}
-	return unpermitted(strings.TrimPrefix(text, "NOPERM "))
+	return unpermitted("NOPERM, " + why)
 }
 
-// unpermitted returns the error of a user who may not release locks.
+// unpermitted returns the error of a user who could not release a lock.
 func unpermitted(why string) error {
-	return fault.AsLasting(errors.New("the user could not release the lock, so it was not taken: NOPERM, " + why))
+	return fault.AsLasting(errors.New("the user could not release the lock, so it was not taken: " + why))
 }

@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -48,6 +49,26 @@ func TestUnreleasable_IsNotTaken(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Servers and proxies may refuse all scripts, or these, in their own words.
+func TestUnreleasable_ScriptsRefused(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		for _, text := range []string{
+			"ERR This instance has Lua scripting support disabled",
+			"ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array",
+		} {
+			f.Fate("proof", kit.Refused(text))
+			ok, err := f.Registry().Obtain("42").TryLock(w.Context())
+			require.False(w, ok)
+			const why = "lockregistry: trylock orders:42: the user could not release the lock, so it was not taken: "
+			require.EqualError(w, err, why+strings.TrimPrefix(text, "ERR "))
+			require.Empty(w, kit.SentinelsOf(err))
+			require.True(w, w.Free(kit.TheKey))
+			f.Forget()
+		}
+	})
 }
 
 // refused checks that an error says which right the user lacks, and names no script only by its digest.
