@@ -23,7 +23,7 @@ import (
 // A command with a single key goes to the server of that key. So if each reading finds its hold, the script has run at the
 // servers of all keys. All must be read, since some keys are on the same server by chance.
 //
-// A call that waits for replicas reads nothing back: no such proxy knows WAIT, which has no key.
+// A call that waits for replicas reads nothing back: no proxy that lets such a script through knows WAIT, which has no key.
 //
 // A reading may miss a hold that was there, if it comes late or after a change of the key; and it may be refused. Then, too, the
 // call obtains the locks one by one, which is always right.
