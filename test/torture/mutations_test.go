@@ -732,8 +732,10 @@ var mutations = []mutation{
 	},
 	{
 		"tokens drawn twice", "a range of tokens is drawn twice",
-		"counter, 100)\n  if type(last) ~= 'table' then\n    redis.pcall('PERSIST', counter)\n  end\n  return type(last) == 'table' and last or last - 99",
-		"counter, 1)\n  if type(last) ~= 'table' then\n    redis.pcall('PERSIST', counter)\n  end\n  return type(last) == 'table' and last or last",
+		"counter, 100)\n  if type(last) ~= 'table' then\n    redis.pcall('PERSIST', counter)\n  end\n" +
+			"  return type(last) == 'table' and last or last - 99",
+		"counter, 1)\n  if type(last) ~= 'table' then\n    redis.pcall('PERSIST', counter)\n  end\n" +
+			"  return type(last) == 'table' and last or last",
 		"TestTokensGrow$/redisson",
 	},
 	{
