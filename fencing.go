@@ -10,8 +10,8 @@ import (
 // owners draw later, and get larger tokens. A script that grants the lock to a waiting call draws nothing: that call draws its
 // tokens before it returns. So the granter need not know about tokens.
 //
-// A hold keeps the tokens that its owner does not use for the owners to whom it is handed. They are smaller than those of later
-// draws. So they are too small, as they should be, once the hold has lost the key and another hold has drawn.
+// Tokens that a hold's owner does not use are kept for the owners to whom the hold is handed. They are smaller than those of
+// later draws. So they are too small, as they should be, once the hold has lost the key and another hold has drawn.
 
 // WithFencing gives each hold a fencing token: a number that is larger than the tokens of all earlier holds of its path. Default:
 // no tokens.
@@ -23,7 +23,7 @@ import (
 // # Details
 //
 // Locking again keeps the token. With this option a script sets the key, and a call that waited in the queue needs one more round
-// trip. A counter for each path keeps the last token for an hour, or without an end in Redisson's format.
+// trip. A counter for each path keeps the last token for an hour, in Redisson's format indefinitely.
 //
 //   - Holders in registries without this option draw no tokens; neither do Java's holders in Spring's format.
 //   - With [WithRedissonLayout] plain locks share the counter with Redisson's RFencedLock.

@@ -166,8 +166,8 @@ func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.log = l } 
 //     client certificate, in both. On a cluster whose nodes have certificates for their own addresses, set TLSConfig.ServerName
 //     to "".
 //   - DisableCache stays set: this package does not use the client's cache.
-//   - ReplicaOnly, SendToReplicas, Standalone and ConnLifetime are bad input. With ConnLifetime rueidis sends commands again
-//     whose replies were lost.
+//   - ReplicaOnly, SendToReplicas, Standalone and ConnLifetime are bad input. With ConnLifetime, rueidis resends
+//     commands whose replies were lost.
 func WithClientOption(change func(o *rueidis.ClientOption)) Option {
 	return func(s *settings) { s.changes = append(s.changes, change) }
 }

@@ -102,9 +102,9 @@ type Middleware struct {
 	// Path returns the lock's path for a request. A request with an empty path is served without a lock. Required.
 	Path func(*http.Request) string
 
-	// Options are those of [lockregistry.Registry.Acquire]. Without Wait and NoWait, a request waits until its context ends. With
-	// HTTP/1 and a body that need not be when the client gives up, since net/http notices that only once the body has been read.
-	// So set [lockregistry.Wait].
+	// Options are those of [lockregistry.Registry.Acquire]. Without Wait and NoWait, a request waits until its context ends.
+	// That may be long after the client has given up: with HTTP/1, net/http notices this only once the request's body has been
+	// read. So set [lockregistry.Wait].
 	Options []lockregistry.LockOption
 
 	// Failed gets each error, before the answer if there is none yet, and may log it. Optional.
@@ -120,9 +120,9 @@ type Middleware struct {
 // # Details
 //
 // If the lock is lost before next has begun to answer, the client gets 500, and anything that next writes after that is dropped:
-// Write returns an error that matches ErrLockLost. The 500 has none of the headers Cache-Control, Content-Encoding, Etag and
-// Last-Modified that next has set. An answer that has begun cannot be taken back. So a handler should do its work before it
-// answers.
+// Write returns an error that matches ErrLockLost. In the 500, the headers Cache-Control, Content-Encoding, ETag and
+// Last-Modified are what they were before next ran. An answer that has begun cannot be taken back. So a handler should do its
+// work before it answers.
 //
 // If a handler writes nothing, and so answers 200, its lock is released before the answer, so that a loss which only Redis knows
 // about is also found in time. Some routers, such as Echo, answer on behalf of a handler that returned an error, and do so after
@@ -130,7 +130,8 @@ type Middleware struct {
 //
 // If the release fails for any other reason, the work is done, and the answer stays as it is.
 //
-// Put [http.TimeoutHandler] around this handler, not inside it: it returns while its handler may still be at work.
+// Put [http.TimeoutHandler] around this handler, not inside it: a TimeoutHandler may return while the handler in it is still at
+// work, and the lock would be released.
 func (m Middleware) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		path := m.Path(r)

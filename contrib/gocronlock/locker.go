@@ -7,9 +7,9 @@
 //		gocron.WithName("report"), gocron.WithDistributedJobLocker(locker),
 //	)
 //
-// At the end, shut down the scheduler, then call registry.Shutdown(ctx), then close its client. The scheduler waits for jobs, but
-// only for the time of [gocron.WithStopTimeout], 10 s by default. If it returns an error, jobs still run, under locks that
-// Shutdown waits for and Close would not.
+// At the end, shut down the scheduler, then call registry.Shutdown(ctx), then close its client. The scheduler's Shutdown
+// waits for jobs, but at most for the time of [gocron.WithStopTimeout], 10 s by default. If it returns an error, jobs are still
+// running under their locks: registry.Shutdown waits for them, and Close would not.
 //
 // [gocron]: https://github.com/go-co-op/gocron
 package gocronlock

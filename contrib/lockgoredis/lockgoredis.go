@@ -28,8 +28,8 @@ import (
 // which describes ctx, prefix, opts and the errors, but takes the settings from rdb instead of a URL. A
 // [lockregistry.WithClientOption] among opts sees the settings, and may change them. But rdb's own dialer makes the connections,
 // with rdb's address, TLS and timeout: Open fails if an option changes InitAddress, TLSConfig or Dialer.Timeout and leaves
-// DialCtxFn as it is. Set DialCtxFn to nil to connect with the changed settings. For a cluster without a Dialer of your own you
-// need not: there these changes count. Close the registry before rdb.
+// DialCtxFn as it is. Set DialCtxFn to nil to connect with the changed settings. With a cluster's client such changes count,
+// except that a Dialer of its own ignores TLSConfig and Dialer.Timeout: then Open fails, too. Close the registry before rdb.
 //
 // Rdb may be a *redis.Client or a *redis.ClusterClient:
 //

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Instant is a moment as the time since a clock's start: the monotonic clock's, and for how long the machine was suspended. It
+// Instant is a moment, as the time since a clock's start, which includes the time for which the machine was suspended. It
 // takes eight bytes, and has no wall clock that could jump. Instants of a clock are later than zero, so zero can mean none.
 type Instant time.Duration
 

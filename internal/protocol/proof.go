@@ -84,8 +84,8 @@ func Proven(result rueidis.RedisResult, key string) (held, old bool, err error) 
 	return how == "held", how != "checked", nil
 }
 
-// refusesScripts reports whether the server, or a proxy, does not permit or know scripts, or not these. Errors with another code
-// than NOPERM, or ERR, which rueidis leaves out, are about the connection, or the type of a key.
+// refusesScripts reports whether the server, or a proxy, does not permit or know scripts, or not these. Errors with a code other
+// than NOPERM or ERR (rueidis leaves out ERR) are about the connection, or the type of a key.
 func refusesScripts(err error) bool {
 	code, _, _ := strings.Cut(err.Error(), " ")
 	return fault.Refusal(err) && (code == "NOPERM" || code != strings.ToUpper(code))

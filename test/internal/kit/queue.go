@@ -162,7 +162,10 @@ func (w *World) withoutDisk() (ends func()) {
 	require.NoError(w, os.RemoveAll(file)) // as it saved for a replica
 	require.NoError(w, os.Mkdir(file, 0o700))
 	ends = w.configured("save", "3600 1000000", "") // otherwise the server would not mind
-	w.Do("BGSAVE", "SCHEDULE")                      // it may be saving for a replica
+	w.Await("it has saved for a replica", func() bool {
+		return strings.Contains(w.Do("INFO", "persistence"), "rdb_bgsave_in_progress:0")
+	})
+	w.Do("BGSAVE")
 	w.Await("it cannot save", func() bool { return strings.Contains(w.Do("INFO", "persistence"), "rdb_last_bgsave_status:err") })
 	return ends
 }
