@@ -135,11 +135,12 @@ export function* mingle(much = 500 + all.length / 2) {
   dirty();
 }
 
-// end drops what the listing did not name, as it is not there any more, in a slice of its own.
+// end drops what the listing did not name, as it is not there any more, in slices of its own. What has come until its slice stays.
 export function* end(gone) {
   yield* mingle(1);
-  const left = all.filter((lock) => lock.generation !== generation).map((lock) => lock.id);
-  for (let i = 0; i < left.length; i += 100) later(() => gone(left.slice(i, i + 100)));
+  const left = all.filter((lock) => lock.generation !== generation);
+  const still = (i) => left.slice(i, i + 100).filter((lock) => locks.get(lock.id) === lock);
+  for (let i = 0; i < left.length; i += 100) later(() => gone(still(i).map((lock) => lock.id)));
   listing = false;
   dirty();
 }

@@ -89,6 +89,24 @@ func TestColumnsSortOnAPhone(t *testing.T) {
 	b.quiet()
 }
 
+// A lock that a listing does not name may be new by the time that the page drops it.
+func TestALockThatComesAfterAListing(t *testing.T) {
+	source := &fake{}
+	source.set(made("a", 0), made("b", 0), made("c", 0))
+	b := open(t, serve(t, source), 1200, 900)
+	b.await(listed + ` === "a,b,c"`)
+	require.Equal(t, "a,b", value[string](b, `Promise.all([import("./list.js"), import("./pump.js")]).then(
+		([{begin, put, end, drop, locks}, {later}]) => {
+			const finish = (task) => { while (!task.next().done); };
+			const again = (path) => put({...[...locks.values()].find((lock) => lock.path === path), holder: null, oldest: null});
+			finish(begin());
+			again("a");
+			finish(end((ids) => ids.forEach(drop)));
+			again("b");
+			return new Promise((resolve) => later(() => resolve([...locks.values()].map((lock) => lock.path).sort().join())));
+		})`))
+}
+
 // Whatever comes at a time, all locks are in order, each once: a listing, parts of one, and another one after it.
 func TestManyLocksAreInOrder(t *testing.T) {
 	source := &fake{}
