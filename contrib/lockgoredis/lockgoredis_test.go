@@ -19,19 +19,12 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(patient{m}, outlives) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(redistest.Patient{M: m, Leaks: leaks}, outlives) }
 
 // When a client of a cluster has asked for the slots, a goroutine of rueidis sleeps for up to a second.
 var outlives = goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1")
 
-// patient gives goroutines the time to end: after a late answer in the last test they may need a second, more than goleak waits.
-type patient struct{ *testing.M }
-
-func (m patient) Run() int {
-	code := m.M.Run()
-	redistest.Await(5*time.Second, func() bool { return goleak.Find(outlives) == nil })
-	return code
-}
+func leaks() error { return goleak.Find(outlives) }
 
 const limit = 30 * time.Second
 

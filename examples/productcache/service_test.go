@@ -17,16 +17,11 @@ import (
 	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(patient{m}) }
-
-// patient gives goroutines the time to end: after a late answer in the last test they may need a second, more than goleak waits.
-type patient struct{ *testing.M }
-
-func (m patient) Run() int {
-	code := m.M.Run()
-	redistest.Await(5*time.Second, func() bool { return goleak.Find() == nil })
-	return code
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(redistest.Patient{M: m, Leaks: leaks})
 }
+
+func leaks() error { return goleak.Find() }
 
 // services are instances of the service in processes of their own, as far as Redis can tell, on one server and one store.
 func services(t *testing.T, store Store, n int) ([]*Service, *redistest.Server) {

@@ -77,6 +77,20 @@ func Await(limit time.Duration, happened func() bool) bool {
 	return true
 }
 
+// Patient are the tests of a package, for goleak.VerifyTestMain. After the last one goroutines have five seconds to end: after a
+// late reply they may need a second, which is more than goleak waits.
+type Patient struct {
+	*testing.M
+	Leaks func() error // reports goroutines that are left
+}
+
+// Run runs the tests.
+func (p Patient) Run() int {
+	code := p.M.Run()
+	Await(5*time.Second, func() bool { return p.Leaks() == nil })
+	return code
+}
+
 // Binaries returns the path of the default server, followed by the paths in
 // LOCKREGISTRY_TEST_SERVERS, separated by commas or by the separator of PATH.
 // A listed server that does not exist fails the test. Where tests run without servers there is none.

@@ -8,10 +8,11 @@ import (
 	"runtime/debug"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/yuin/gopher-lua"
 	"go.uber.org/goleak"
+
+	"github.com/lockregistry/lockregistry/internal/redistest"
 )
 
 // Main runs the tests of a package: the TestMain of each theme calls it. It checks that no goroutine is left, and that the
@@ -32,7 +33,7 @@ func Main(m *testing.M) {
 			panic(err)
 		}
 	}
-	goleak.VerifyTestMain(stopsShared{m}, rueidisOutlives...)
+	goleak.VerifyTestMain(stopsShared{redistest.Patient{M: m, Leaks: leaks}}, rueidisOutlives...)
 }
 
 // rueidisOutlives are goroutines of rueidis that outlive a client's Close.
@@ -43,17 +44,13 @@ var rueidisOutlives = []goleak.Option{
 	goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"),
 }
 
+func leaks() error { return goleak.Find(rueidisOutlives...) }
+
 // stopsShared stops the shared cluster when the tests have ended, and fails them if the cluster has changed.
-type stopsShared struct{ *testing.M }
+type stopsShared struct{ redistest.Patient }
 
 func (m stopsShared) Run() int {
-	code := m.M.Run()
-	// After a late reply in the last test, goroutines may end a second later: goleak does not wait that long.
-	for began := time.Now(); time.Since(began) < 5*time.Second; {
-		if goleak.Find(rueidisOutlives...) == nil {
-			break
-		}
-	}
+	code := m.Patient.Run()
 	if err := shared.Stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
