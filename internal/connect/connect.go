@@ -34,7 +34,7 @@ type Opened struct {
 // is refused, the client speaks RESP2.
 func Open(ctx context.Context, address string, option rueidis.ClientOption) (o Opened, err error) {
 	o, err = open(ctx, address, option)
-	if !option.AlwaysRESP2 && fault.IsNoRESP3(err) {
+	if !option.AlwaysRESP2 && refusesRESP3(err, &option) {
 		option.AlwaysRESP2, option.DisableCache = true, true
 		o, err = open(ctx, address, option)
 		o.Note = NoRESP3
@@ -43,6 +43,14 @@ func Open(ctx context.Context, address string, option rueidis.ClientOption) (o O
 		return Opened{}, err
 	}
 	return o, nil
+}
+
+// refusesRESP3 reports whether a server or a proxy refuses RESP3. Envoy does not read the password that HELLO has: where it wants
+// one, it asks for it.
+func refusesRESP3(err error, o *rueidis.ClientOption) bool {
+	reply := (*rueidis.RedisError)(nil)
+	authenticates := o.Sentinel.MasterSet == "" && (o.Password != "" || o.AuthCredentialsFn != nil)
+	return fault.IsNoRESP3(err) || authenticates && errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOAUTH")
 }
 
 func open(ctx context.Context, address string, option rueidis.ClientOption) (Opened, error) {

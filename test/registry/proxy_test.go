@@ -61,6 +61,31 @@ func TestOpen_WithoutRESP3(t *testing.T) {
 	})
 }
 
+// A proxy that asks for a password does not read the one in HELLO, and refuses all but AUTH until it has been given.
+func TestOpen_WithoutRESP3AndWithAPassword(t *testing.T) {
+	t.Parallel()
+	kit.OnServers(t, func(t *testing.T, binary string) {
+		server := redistest.StartBinary(t, binary, "--requirepass", "secret")
+		address := proxied(t, server, func(c netfault.Command) netfault.Fate {
+			if strings.HasPrefix(strings.Join(c.Args, " "), "HELLO 3") {
+				return kit.Refused("NOAUTH Authentication required.")
+			}
+			return netfault.Fate{}
+		})
+		r, err := lockregistry.Open(t.Context(), "redis://:secret@"+address, "orders")
+		require.NoError(t, err)
+		l := r.Obtain("42")
+		require.NoError(t, l.Lock(t.Context()))
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, r.Close())
+		for credentials, says := range map[string]string{"": "the address has none", ":wrong@": "the password is wrong"} {
+			_, err = lockregistry.Open(t.Context(), "redis://"+credentials+address, "orders")
+			require.ErrorContains(t, err, says)
+			require.Empty(t, kit.SentinelsOf(err), "it does not pass")
+		}
+	})
+}
+
 // A proxy such as Twemproxy closes the connection at a command that it does not know. The error is not about TLS, and is
 // lasting.
 func TestOpen_WithoutHello(t *testing.T) {
