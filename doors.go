@@ -31,7 +31,7 @@ func init() { //nolint:gochecknoinits // other packages cannot import these name
 		r, _ := registry.(*Registry)
 		return seam.Parts{
 			Reader: &r.reader, Detector: r.record.detector, Formats: r.formats, Layout: r.layout.name,
-			Values: r.queues.Values, Label: r.record.label, Own: r.record.of, Held: r.held,
+			Values: r.queues.Values, Label: r.record.label, Log: r.reports.dispatch.Log, Own: r.record.of, Held: r.held,
 		}
 	}
 	seam.Lockregistry.Deadlock = deadlockOf

@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -47,6 +48,7 @@ type Candidate struct {
 	reg     *lockregistry.Registry
 	role    string
 	key     string // in Redis
+	log     func(level slog.Level, message string, about ...slog.Attr)
 	lead    func(context.Context) error
 	running atomic.Bool
 	term    atomic.Pointer[term] // nil while it does not lead
@@ -103,7 +105,7 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 	if err = fault.Join(err, bad); err != nil {
 		return nil, fmt.Errorf("leader: new: %w", err)
 	}
-	c.key = keyOf(r, role)
+	c.key, c.log = keyOf(r, role), seam.Lockregistry.Parts(r).Log
 	return c, nil
 }
 
@@ -131,7 +133,7 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 //     time
 //   - an error that says that ctx is nil
 //
-// Other errors do not end Run; [OnFailed] and [OnRevoked] get them.
+// Other errors do not end Run; [OnFailed] and [OnRevoked] get them. Without these, the registry logs them, if it has a logger.
 func (c *Candidate) Run(ctx context.Context) error {
 	if ctx == nil {
 		return c.fail(errors.New("the context is nil"))
@@ -167,6 +169,10 @@ func (c *Candidate) Run(ctx context.Context) error {
 		case failed:
 			pause = c.backoff(failures)
 			failures++
+			if c.revoked == nil {
+				c.log(slog.LevelWarn, "a leader's work failed: the candidate campaigns again after a pause",
+					slog.String("key", c.key), slog.Any("error", err), slog.Duration("pause", pause))
+			}
 		}
 		if !clock.Rest(ctx, pause) {
 			return c.fail(fault.Ended(ctx))
@@ -177,6 +183,7 @@ func (c *Candidate) Run(ctx context.Context) error {
 // campaign waits until it has acquired the lock.
 func (c *Candidate) campaign(ctx context.Context) (*lockregistry.Hold, error) {
 	told := c.failed == nil // OnFailed knows that another candidate leads
+	passing := false        // the newest logged failure was an outage
 	for failures := 1; ; failures++ {
 		how := c.locking
 		if !told {
@@ -194,6 +201,10 @@ func (c *Candidate) campaign(ctx context.Context) (*lockregistry.Hold, error) {
 			continue
 		case c.failed != nil:
 			c.failed(err)
+		case failures == 1 || passing != errors.Is(err, lockregistry.ErrUnavailable): // an outage may hide what lasts
+			passing = errors.Is(err, lockregistry.ErrUnavailable)
+			c.log(slog.LevelWarn, "a candidate cannot be elected; trying again",
+				slog.String("key", c.key), slog.Any("error", err))
 		}
 		if !clock.Rest(ctx, clock.Pause(failures, clock.MostPause)) {
 			return nil, c.fail(fault.Join(fault.Ended(ctx), err))

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"math"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -659,6 +662,69 @@ func TestRun_WrongType(t *testing.T) {
 		require.ErrorIs(w, err, context.Canceled)
 		require.ErrorIs(w, err, lockregistry.ErrWrongType)
 	})
+}
+
+// Errors that end neither Run nor the campaign are logged where no callback gets them: why a candidate is not elected once, and
+// once more when there is another reason, and each failure of lead.
+func TestRun_LogsErrors(t *testing.T) {
+	fakeWorld(t, func(w *world) {
+		var mu sync.Mutex
+		var log strings.Builder
+		lines := func() (all []string) {
+			mu.Lock()
+			defer mu.Unlock()
+			defer log.Reset()
+			return strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
+		}
+		logger := slog.New(slog.NewTextHandler(locked{&mu, &log}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		silent := func(context.Context) error { return errWork }
+		none := []leader.Option{leader.OnRevoked(nil), leader.OnFailed(nil)}
+		r := w.registry(lockregistry.WithLogger(logger))
+		w.mini.SetError("LOADING")
+		w.campaigns(r, silent, none...)
+		<-time.After(10 * time.Second)
+		w.mini.SetError("")
+		w.do("RPUSH", key, "no lock")
+		<-time.After(10 * time.Second)
+		said := lines()
+		require.Len(w, said, 2, said)
+		for i, why := range []string{"LOADING", lockregistry.ErrWrongType.Error()} {
+			require.Contains(w, said[i], `level=WARN msg="a candidate cannot be elected; trying again" key=orders:singleton error=`)
+			require.Contains(w, said[i], why)
+		}
+		w.do("DEL", key)
+		<-time.After(3 * time.Second)
+		said = lines()
+		require.GreaterOrEqual(w, len(said), 2, said)
+		for _, line := range said {
+			require.Contains(w, line, `level=WARN msg="a leader's work failed: the candidate campaigns again after a pause" `)
+			require.Regexp(w, " key=orders:singleton error=.*"+errWork.Error()+".* pause=.", line)
+		}
+
+		w.do("RPUSH", "orders:other", "no lock")
+		other := w.campaignsFor("other", w.registry(lockregistry.WithLogger(logger)), silent)
+		lines()
+		for range 3 {
+			require.ErrorIs(w, within(w, "it fails", other.failed), lockregistry.ErrWrongType)
+		}
+		w.do("DEL", "orders:other")
+		require.ErrorIs(w, within(w, "its work fails", other.revoked), errWork)
+		for _, line := range lines() {
+			require.NotContains(w, line, "orders:other")
+		}
+	})
+}
+
+// locked writes under a mutex.
+type locked struct {
+	*sync.Mutex
+	to io.Writer
+}
+
+func (l locked) Write(line []byte) (int, error) {
+	l.Lock()
+	defer l.Unlock()
+	return l.to.Write(line)
 }
 
 // Without callbacks nothing is different.

@@ -78,7 +78,8 @@ func OnGranted(f func(ctx context.Context)) Option {
 }
 
 // OnRevoked sets a function that is called when a term is over: after lead has returned or panicked, and the lock is released. It
-// is Spring's OnRevokedEvent. Default: nothing is called.
+// is Spring's OnRevokedEvent. Default: an error of lead after which the candidate campaigns again is logged, see
+// [lockregistry.WithLogger].
 //
 // # Details
 //
@@ -91,7 +92,8 @@ func OnGranted(f func(ctx context.Context)) Option {
 func OnRevoked(f func(err error)) Option { return newOption(func(s *settings) { s.revoked = f }) }
 
 // OnFailed sets a function that is called when an attempt to be elected fails. It is Spring's OnFailedToAcquireMutexEvent
-// (publishFailedEvents). Default: nothing is called.
+// (publishFailedEvents). Default: an error of Redis is logged, see [lockregistry.WithLogger]: once in each campaign, and again
+// when an outage begins or ends.
 //
 // # Details
 //

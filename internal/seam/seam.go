@@ -3,6 +3,7 @@
 package seam
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/detector"
@@ -68,6 +69,7 @@ type Parts struct {
 	Layout   observe.Layout // of plain locks
 	Values   string         // the beginning of the values of the registry's holds
 	Label    observe.Label
+	Log      func(level slog.Level, message string, about ...slog.Attr)
 
 	// Own returns what the registry's record says about a path, or has yet to say.
 	Own func(path string) []presence.Lock
