@@ -232,6 +232,12 @@ func TestSentinel(t *testing.T) {
 	follow(t, master, has(t, examine(t, o), "min-replicas", doctor.Info))
 	hasNot(t, examine(t, o), "min-replicas")
 
+	// A client that connects to the master itself.
+	alone := option(masters(t, d)[0].Addr())
+	f = has(t, examine(t, alone), "sentinel", doctor.Warning)
+	require.Contains(t, f.Seen, "3 Sentinels")
+	hasNot(t, examine(t, alone, replicas(2)), "sentinel")
+
 	// A replica that stands still, and a Sentinel.
 	client := dial(t, o)
 	copied := d.Replicas(master)[0]

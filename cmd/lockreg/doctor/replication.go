@@ -240,8 +240,35 @@ func (x *examination) clusterState(ctx context.Context, n *node) {
 	}
 }
 
+// unnamed looks for Sentinels that watch the server of a client which does not know them.
+func (x *examination) unnamed(ctx context.Context, n *node) {
+	const channel = "__sentinel__:hello" // each Sentinel subscribes to it
+	reply, err := n.do(ctx, "PUBSUB", "NUMSUB", channel).AsIntMap()
+	if err != nil {
+		if answered(err) {
+			x.miss("+pubsub|numsub")
+		}
+		return
+	}
+	x.found(Finding{ID: "sentinel", Severity: OK, Seen: "no Sentinel watches the server"})
+	if reply[channel] > 0 && x.opts.Replicas == 0 {
+		x.found(Finding{
+			ID: "sentinel", Severity: Warning, Nodes: []string{n.address},
+			Seen: fmt.Sprintf("%d Sentinels watch the server, and the client does not know them", reply[channel]),
+			Why: "After a failover the former master goes on granting locks for about 10 s. Until then the client may stay with it, " +
+				"so a lock can be held twice.",
+			Do: "Give the addresses of the Sentinels with master_set=NAME instead of the server's, or use WithReplicas for all replicas.",
+		})
+	}
+}
+
 // sentinels asks each Sentinel that the client was given.
 func (x *examination) sentinels(ctx context.Context) {
+	if x.client.Mode() == rueidis.ClientModeStandalone {
+		for _, n := range x.nodes {
+			x.unnamed(ctx, n)
+		}
+	}
 	option := x.opts.Client
 	if option == nil || x.client.Mode() != rueidis.ClientModeSentinel {
 		return
