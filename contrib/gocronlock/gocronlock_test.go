@@ -1,8 +1,10 @@
 package gocronlock_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -82,6 +84,28 @@ func TestOneOfTwoSchedulersRunsAJob(t *testing.T) {
 		<-time.After(time.Until(begin.Add(minutes*time.Minute - 10*time.Second)))
 		runs.once(t, minutes)
 		require.EqualValues(t, minutes, skipped.Load())
+	})
+}
+
+// Nodes whose schedulers start at different times run a job once in each period, if AtLeast is nine tenths of it.
+func TestSchedulersThatStartApart(t *testing.T) {
+	const hours = 4
+	synctest.Test(t, func(t *testing.T) {
+		locks := locktest.New(t)
+		var runs atomic.Int32
+		for _, r := range []*locktest.Registry{locks, locks.Peer(), locks.Peer()} {
+			s := newScheduler(t)
+			_, err := s.NewJob(
+				gocron.DurationJob(time.Hour), gocron.NewTask(func() { runs.Add(1) }), gocron.WithName("report"),
+				gocron.WithDistributedJobLocker(gocronlock.NewLocker(r.Registry, lockregistry.AtLeast(54*time.Minute))),
+			)
+			require.NoError(t, err)
+			s.Start()
+			defer func() { require.NoError(t, s.Shutdown()) }()
+			<-time.After(7 * time.Minute)
+		}
+		<-time.After(hours * time.Hour)
+		require.EqualValues(t, hours, runs.Load())
 	})
 }
 
@@ -168,6 +192,67 @@ func TestUnlockWithAContextThatIsDone(t *testing.T) {
 		require.ErrorIs(t, lock.Unlock(ctx), lockregistry.ErrNotOwner)
 		require.Len(t, told, 3)
 	})
+}
+
+// What keeps a job from running is reported, and what says that another node runs it is not.
+func TestOnLockError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := locktest.New(t)
+		var told []error
+		tell := func(key string, err error) {
+			require.Equal(t, "report", key)
+			told = append(told, err)
+		}
+		locker := gocronlock.NewLocker(locks.Registry).OnLockError(tell)
+		lock, err := locker.Lock(t.Context(), "report")
+		require.NoError(t, err)
+		_, err = locker.Lock(t.Context(), "report")
+		require.ErrorIs(t, err, lockregistry.ErrTaken)
+		require.NoError(t, lock.Unlock(t.Context()))
+		<-time.After(time.Second)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = locker.Lock(ended, "report")
+		require.ErrorIs(t, err, context.Canceled)
+		require.Empty(t, told)
+
+		tooShort := lockregistry.AtMost(time.Minute)
+		wrong := gocronlock.NewLocker(locks.Registry, lockregistry.AtLeast(time.Hour), tooShort).OnLockError(tell)
+		_, err = wrong.Lock(t.Context(), "report")
+		require.Equal(t, []error{err}, told)
+		_, err = wrong.OnLockError(nil).Lock(t.Context(), "report")
+		require.Error(t, err)
+		locks.Hang()
+		_, err = locker.Lock(t.Context(), "report")
+		require.ErrorIs(t, err, lockregistry.ErrUnavailable)
+		require.Len(t, told, 2)
+		require.Equal(t, err, told[1])
+		locks.Reconnect()
+		<-time.After(time.Minute)
+		require.NoError(t, locks.Close())
+		_, err = locker.Lock(t.Context(), "report")
+		require.ErrorIs(t, err, lockregistry.ErrClosed)
+		require.Len(t, told, 2)
+	})
+}
+
+// Without callbacks, errors of both kinds are logged.
+func TestTheLog(t *testing.T) {
+	var log bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(before)
+	locks := locktest.New(t)
+	_, err := gocronlock.NewLocker(locks.Registry, lockregistry.AtLeast(-time.Second)).Lock(t.Context(), "report")
+	require.Error(t, err)
+	require.Contains(t, log.String(), "a run of a job was skipped on this node: its lock could not be taken\" job=report error=")
+	log.Reset()
+	lock, err := gocronlock.NewLocker(locks.Registry).Lock(t.Context(), "report")
+	require.NoError(t, err)
+	require.NoError(t, lock.Unlock(t.Context()))
+	require.Empty(t, log.String())
+	require.Error(t, lock.Unlock(t.Context()))
+	require.Contains(t, log.String(), "the lock of a job was not released in order\" job=report error=")
 }
 
 func TestLockerWithBadInput(t *testing.T) {

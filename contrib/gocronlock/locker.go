@@ -34,9 +34,10 @@ const defaultLeast = 500 * time.Millisecond
 //
 // The path of a job's lock is the job's name. Name your jobs: without [gocron.WithName], gocron uses the function's name.
 type Locker struct {
-	reg    *lockregistry.Registry
-	opts   []lockregistry.LockOption
-	failed func(key string, err error)
+	reg      *lockregistry.Registry
+	opts     []lockregistry.LockOption
+	locking  func(key string, err error)
+	releases func(key string, err error)
 }
 
 var _ gocron.Locker = (*Locker)(nil)
@@ -44,20 +45,22 @@ var _ gocron.Locker = (*Locker)(nil)
 // NewLocker makes a Locker that uses the locks of r. It takes the options of [lockregistry.Lock.Acquire] except Wait:
 //
 //   - [lockregistry.AtLeast] keeps a job's lock taken for some time, even if the job ends sooner. It must be longer than the
-//     difference between the nodes' clocks, or a short job runs on two nodes. It must be shorter than the job's period minus that
-//     difference, or the next run is skipped. Nine tenths of the period is a good choice, with a locker for each period. Default:
-//     500 ms, which suits periods of a second or more.
+//     time between the nodes' ticks, or a short job runs on two nodes; and shorter than the job's period minus that time, or the
+//     next run is skipped. With [gocron.CronJob] nodes tick at the same time, but for the difference between their clocks. With
+//     [gocron.DurationJob] each node counts from the start of its own scheduler. Nine tenths of the period is a good choice, with
+//     a locker for each period. Default: 500 ms, which suits a CronJob with periods of a second or more, and no DurationJob.
 //   - [lockregistry.Lease] sets the lease: how long a crash keeps the job from running. Default: the registry's lease.
 //   - [lockregistry.AtMost] limits how long a hanging run keeps others out. Set it longer than any run: gocron cannot tell a job
-//     that its lock was lost. Default: the lock is renewed for as long as the job runs.
+//     that its lock was lost. It must not be less than AtLeast. Default: the lock is renewed for as long as the job runs.
 //
 // If gocron skips a run after it has the lock, because of BeforeJobRunsSkipIfBeforeFuncErrors, the run still counts: the job's
 // lock stays for the time of AtLeast, and no other node runs the job in that time.
 //
-// NewLocker does not talk to Redis. Lock reports a nil registry or a bad option.
+// NewLocker does not talk to Redis. Lock reports a nil registry or a bad option, which keeps all jobs from running; see
+// [Locker.OnLockError].
 func NewLocker(r *lockregistry.Registry, opts ...lockregistry.LockOption) *Locker {
 	first := []lockregistry.LockOption{lockregistry.NoWait(), lockregistry.AtLeast(defaultLeast)} // the last one of a kind counts
-	return &Locker{reg: r, opts: slices.Concat(first, opts), failed: logged}
+	return &Locker{reg: r, opts: slices.Concat(first, opts), locking: logLocking, releases: logRelease}
 }
 
 // OnUnlockError sets a function that is called when releasing the lock after a run of the job key failed, since gocron ignores
@@ -67,15 +70,35 @@ func NewLocker(r *lockregistry.Registry, opts ...lockregistry.LockOption) *Locke
 // time. The scheduler's goroutine for the run calls f. So [gocron.Scheduler.Shutdown] waits for f as it waits for the job, but
 // only for the time of [gocron.WithStopTimeout].
 func (l *Locker) OnUnlockError(f func(key string, err error)) *Locker {
-	if f == nil {
-		f = func(string, error) {}
-	}
-	l.failed = f
+	l.releases = orNothing(f)
 	return l
 }
 
-func logged(key string, err error) {
+// OnLockError sets a function that is called when a run of the job key is skipped for another reason than that another node runs
+// the job, or did: Redis could not be asked, or the locker can never lock, since an option or the job's name is wrong, or a
+// permission is missing. Call OnLockError before the locker is used. Default: the error is logged to [slog.Default].
+//
+// Err is an error of [Locker.Lock], but neither [lockregistry.ErrTaken] nor one of a scheduler or registry that stops. The
+// listener of [gocron.AfterLockError] gets all errors, if the job has one.
+func (l *Locker) OnLockError(f func(key string, err error)) *Locker {
+	l.locking = orNothing(f)
+	return l
+}
+
+func orNothing(f func(key string, err error)) func(key string, err error) {
+	if f == nil {
+		return func(string, error) {}
+	}
+	return f
+}
+
+func logRelease(key string, err error) {
 	slog.Warn("gocronlock: the lock of a job was not released in order", slog.String("job", key), slog.Any("error", err))
+}
+
+func logLocking(key string, err error) {
+	slog.Warn("gocronlock: a run of a job was skipped on this node: its lock could not be taken",
+		slog.String("job", key), slog.Any("error", err))
 }
 
 // Lock takes the lock of a job for one run, for gocron. It tries once. On an error, gocron skips the run and calls the listener
@@ -89,14 +112,21 @@ func logged(key string, err error) {
 //   - [lockregistry.ErrUnavailable]: Redis could not be asked
 //   - an error for a nil registry
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
-	if l.reg == nil {
-		return nil, errors.New("gocronlock: lock: the registry is nil")
-	}
-	hold, err := l.reg.Acquire(ctx, key, l.opts...)
+	hold, err := l.acquire(ctx, key)
 	if err != nil {
+		if !errors.Is(err, lockregistry.ErrTaken) && !errors.Is(err, lockregistry.ErrClosed) && ctx.Err() == nil {
+			l.locking(key, err)
+		}
 		return nil, err
 	}
 	return &lock{locker: l, key: key, hold: hold}, nil
+}
+
+func (l *Locker) acquire(ctx context.Context, key string) (*lockregistry.Hold, error) {
+	if l.reg == nil {
+		return nil, errors.New("gocronlock: lock: the registry is nil")
+	}
+	return l.reg.Acquire(ctx, key, l.opts...)
 }
 
 type lock struct {
@@ -110,7 +140,7 @@ type lock struct {
 func (l *lock) Unlock(ctx context.Context) error {
 	err := l.hold.Release(context.WithoutCancel(ctx))
 	if err != nil {
-		l.locker.failed(l.key, err)
+		l.locker.releases(l.key, err)
 	}
 	return err
 }
