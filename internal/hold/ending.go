@@ -19,10 +19,11 @@ type endings map[owner.ID]*ending //nolint:recvcheck // only methods that make t
 //
 //   - by the goroutine that asks for the context, in newEnding,
 //   - by goroutines that use the context,
-//   - by a goroutine that detaches the context from its parent at the end.
+//   - by a goroutine of package context that waits for the end of a parent of another package.
 //
-// Ending the context calls none of them: the context is a child of one of package context, or of one that never ends. So a loss
-// is reported, and a release proceeds, whatever the parent's methods do.
+// Ending the context calls none of them: the context is a child of one of package context, which is detached from a stand-in of
+// the parent, see settled; or of one that never ends. So a loss is reported, and a release proceeds, whatever the parent's
+// methods do. And once Unlock has returned, the parent may be reused, as frameworks for the web do with the context of a request.
 //
 // The context goes by the clock. Before Err and context.Cause answer, they look at the lease, and at the leases of the holds
 // that the context was made in, and end the context if one is over. So the first look sees the end, even if the timer is late
@@ -93,18 +94,21 @@ func (h *Hold) Ends(ctx context.Context, c *Carrier, o owner.ID) bool {
 func newEnding(parent context.Context, o owner.ID, p *Path, h lasting, caller any, around *Carrier) *ending {
 	e := &ending{path: p, hold: h, owner: o, parent: parent}
 	e.carrier = Carrier{caller, e}
-	base, outer := parent, around.innermost()
+	outer := around.innermost()
 	for e.outer = outer; e.outer != nil && (e.outer.hold == h || e.outer.Context.Err() != nil); {
 		e.outer = e.outer.outer
 	}
-	switch ends := parent.Done(); {
-	case ends == nil:
-		e.Context, e.cancel = context.WithCancelCause(unending{base})
+	stand := settled{Context: parent, ends: parent.Done()}
+	switch {
+	case stand.ends == nil:
+		e.Context, e.cancel = context.WithCancelCause(unending{parent})
 		return e
-	case outer != nil && outer.Done() == ends:
-		base = unlooked{base, outer}
+	case outer != nil && outer.Done() == stand.ends: // parent is outer, or a child of it with values
+		stand.by = outer.Context.Value(causeKey)
+	default:
+		stand.by = parent.Value(causeKey)
 	}
-	between, unlink := context.WithCancel(base)
+	between, unlink := context.WithCancel(stand)
 	e.unlink = unlink
 	e.Context, e.cancel = context.WithCancelCause(between)
 	e.forget = context.AfterFunc(between, func() { h.parentEnded(e) })
@@ -151,18 +155,24 @@ func (e *ending) look() {
 	}
 }
 
-// unlooked stands in for a parent that is an ending, or a child of one with values, when package context makes a child of it. It
-// does not look. Otherwise making n contexts, for n paths, each from the one before, would take time that grows with n × n.
-type unlooked struct {
+// settled stands in for a parent when package context makes a child of it, and when it detaches that child. What it is asked for
+// then is settled before, so detaching calls no method of the parent.
+//
+// If the parent is an ending, it does not look. Otherwise making n contexts, for n paths, each from the one before, would take
+// time that grows with n × n.
+type settled struct {
 	context.Context
-	of *ending
+	ends <-chan struct{}
+	by   any // the context of package context with whose end it ends; nil: none
 }
 
-func (u unlooked) Value(key any) any {
+func (s settled) Done() <-chan struct{} { return s.ends }
+
+func (s settled) Value(key any) any {
 	if key == causeKey {
-		return u.of.Context.Value(key)
+		return s.by
 	}
-	return u.Context.Value(key)
+	return s.Context.Value(key)
 }
 
 // causeKey is the key by which context.Cause finds the context of package context that has the cause. Some versions of Go ask
@@ -291,7 +301,7 @@ func (e *ending) end(cause error) {
 	}
 	e.cancel(cause)
 	if e.unlink != nil {
-		go e.unlink()
+		e.unlink()
 	}
 }
 

@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,3 +104,77 @@ func TestEndings_OfStrangeParents(t *testing.T) {
 	require.NoError(t, again.Err())
 	cancelAll(h.ends.of(anna), cause)
 }
+
+// reused is a context that is another request's after a while.
+type reused struct {
+	context.Context
+	over  *atomic.Bool
+	calls *atomic.Int32
+}
+
+func (r reused) called() context.Context {
+	if r.over.Load() {
+		r.calls.Add(1)
+	}
+	return r.Context
+}
+
+func (r reused) Deadline() (time.Time, bool) { return r.called().Deadline() }
+func (r reused) Done() <-chan struct{}       { return r.called().Done() }
+func (r reused) Err() error                  { return r.called().Err() }
+func (r reused) Value(key any) any           { return r.called().Value(key) }
+
+// When a context has ended with its hold, its parent is left alone: nothing calls its methods, not even a goroutine a moment
+// later, and nothing waits for its end.
+func TestEndings_LeaveTheirParentsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		parent := reused{ctx, new(atomic.Bool), new(atomic.Int32)}
+		h := unbounded(t)
+		own := h.linked(parent, anna)
+		within := newEnding(context.WithValue(own, keyOfTest{}, 1), team, h.path, unbounded(t), nil, &own.(*ending).carrier)
+		parent.over.Store(true)
+		within.end(context.Canceled)
+		cancelAll(h.ends.all(), context.Canceled)
+		require.Error(t, own.Err())
+		require.Error(t, within.Err())
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		require.Zero(t, parent.calls.Load())
+	})
+}
+
+type keyOfTest struct{}
+
+// A context ends with its parent, whatever kind of context that is, and has its cause.
+func TestEndings_EndWithTheirParents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		why := errors.New("why")
+		for name, of := range map[string]func(context.Context) context.Context{
+			"of package context": func(ctx context.Context) context.Context { return ctx },
+			"with a value":       func(ctx context.Context) context.Context { return context.WithValue(ctx, keyOfTest{}, 1) },
+			"a wrapper":          func(ctx context.Context) context.Context { return uncomparable{ctx, nil} },
+			"without values":     func(ctx context.Context) context.Context { return foreign{ctx} },
+		} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			h := unbounded(t)
+			own := h.linked(of(ctx), anna)
+			within := newEnding(context.WithValue(own, keyOfTest{}, 1), team, h.path, unbounded(t), nil, &own.(*ending).carrier)
+			require.NoError(t, within.Err(), name)
+			cancel(why)
+			synctest.Wait()
+			for _, ended := range []context.Context{own, within} {
+				require.ErrorIs(t, ended.Err(), context.Canceled, name)
+				if name != "without values" { // package context finds no cause
+					require.Equal(t, why, context.Cause(ended), name)
+				}
+			}
+		}
+	})
+}
+
+// foreign is a context whose cause package context cannot find.
+type foreign struct{ context.Context }
+
+func (foreign) Value(any) any { return nil }
