@@ -149,10 +149,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOp
 		}
 		b.locks = append(b.locks, l)
 	}
-	if q.lease == nil {
-		q.lease, q.plain = r.lease, true
-	}
-	bound(&q)
+	r.chooseLease(&q, false)
 	q.as = owner.NewHold() // each path has an owner of its own
 	b.request = q
 	if q.wait > 0 {

@@ -274,8 +274,14 @@ func (o option) check() error {
 	}
 }
 
-// bound limits the lease that a call asks for to AtMost.
-func bound(q *request) {
+// chooseLease sets the lease that a call asks for: its own, or the registry's, and no more than AtMost.
+func (r *Registry) chooseLease(q *request, reads bool) {
+	if q.lease == nil {
+		q.lease, q.plain = r.lease, true
+		if reads {
+			q.lease = r.readers
+		}
+	}
 	if q.atMost > 0 && q.atMost < q.lease.Length {
 		q.lease = lease.NewTerm(q.atMost)
 	}

@@ -127,6 +127,9 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	if err := l.reg.queues.Stopped(ctx); err != nil {
 		return in, err
 	}
+	if l.reg.turnsAway(q.in.Carried) { // without a pin, for which Shutdown would wait
+		return in, ErrClosed
+	}
 	now, err := l.reg.cache.pin(l)
 	if err != nil {
 		return in, err
@@ -141,16 +144,10 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 	if q.wait > 0 {
 		deadline = l.reg.now().Add(q.wait)
 	}
-	if l.reg.drain.Begun() && l.reg.turnsAway(q.in.Carried) { // after the pin: this call sees the shutdown, or Shutdown sees the pin
+	if l.reg.turnsAway(q.in.Carried) { // after the pin: this call sees the shutdown, or Shutdown sees the pin
 		return in, ErrClosed
 	}
-	if q.lease == nil {
-		q.lease, q.plain = l.reg.lease, true
-		if l.reads() {
-			q.lease = l.reg.readers
-		}
-	}
-	bound(q)
+	l.reg.chooseLease(q, l.reads())
 	until := queue.Limits{Deadline: deadline, FailFast: q.failFast}
 	if q.in.Carried != nil {
 		if decided, err := now.enterByContext(ctx, q, until); decided {
@@ -423,7 +420,7 @@ func (l *Lock) takeTurn(
 	}
 	refusal := waiting.Enter(&w.Call) // if it closes a cycle
 	// Close and Shutdown refuse the calls that they find in the graph; this call may have come too late for them.
-	if refusal != nil || l.reg.isClosed() || l.reg.drain.Begun() && l.reg.turnsAway(q.in.Carried) {
+	if refusal != nil || l.reg.turnsAway(q.in.Carried) {
 		timeout = passed
 	}
 	until, failing := ctx, func() error { return nil }

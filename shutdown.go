@@ -87,7 +87,7 @@ const (
 
 // turnsAway reports whether a call must not go on, in a registry that shuts down or is closed. C comes from its context.
 func (r *Registry) turnsAway(c *tenure.Carried) bool {
-	return r.isClosed() || !r.goesOn(r.drain.Holders, holds{c}, owner.Calling(), c.Caller())
+	return r.isClosed() || r.drain.Begun() && !r.goesOn(r.drain.Holders, holds{c}, owner.Calling(), c.Caller())
 }
 
 // goesOn reports whether a call may go on although the registry shuts down: its caller holds one of the registry's locks. In,

@@ -424,3 +424,30 @@ func TestShutdown_WhileManyLock(t *testing.T) {
 		}
 	})
 }
+
+// Calls that are turned away do not keep a shutdown open, however many there are.
+func TestShutdown_WhileManyAreTurnedAway(t *testing.T) {
+	kit.RealWorlds(t, func(w *kit.World) {
+		r := w.Registry()
+		for i := range 10_000 {
+			r.Obtain("idle" + strconv.Itoa(i))
+		}
+		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		var over atomic.Bool
+		for i := range 20 {
+			l := r.Obtain("42" + strconv.Itoa(i))
+			all.Go(func() {
+				for !over.Load() {
+					if l.Lock(w.Context()) == nil {
+						assert.NoError(w, w.UnlessBusy(l.Unlock(w.Context())))
+					}
+				}
+			})
+		}
+		require.NoError(w, r.Shutdown(ctx))
+		over.Store(true)
+		all.Wait()
+	})
+}
