@@ -872,6 +872,40 @@ func TestQueue_ALookServesThoseInFront(t *testing.T) {
 	}
 }
 
+// A look that comes after its call has left finds no ticket, and takes nothing from an older hold of its registry: nobody would
+// remove what it takes. With its ticket it does.
+func TestQueue_ALateLook(t *testing.T) {
+	on := onServers(t)
+	on.both("lock", func(s *scripted) {
+		s.begins("a:1", "a:3|60000")
+		require.Equal(s, "missing", s.obtains("a:2", ModeCheck))
+		require.Equal(s, "a:1", s.owner())
+		require.Equal(s, "(nil)", s.obtains("a:3", ModeCheck))
+		require.Equal(s, "a:3", s.owner())
+		require.Empty(s, s.queue())
+		require.Equal(s, "(nil)", s.obtains("a:4", ModeEnqueue), "a call that asks anew does")
+	})
+	on.run("writer", false, func(s *scripted) {
+		s.attends("a")
+		f := NewWrite(single)
+		const older, newer, other = "a:1", "a:2", "b:3"
+		asks := func(value string, mode Mode) Request {
+			return Request{Key: formatKey, Value: value, Side: "w", Lease: lease.NewTerm(time.Minute), Queueing: Queueing{Mode: mode}}
+		}
+		leaves := func(value string) Release {
+			return Release{Key: formatKey, Value: value, Queued: true, Leaving: []string{asks(value, ModeEnqueue).Ticket()}}
+		}
+		require.Equal(s, "(nil)", s.runs(f.Obtain(asks(other, ModeTry), false)))
+		require.Contains(s, s.runs(f.Obtain(asks(newer, ModeEnqueue), false)), "queued")
+		s.runs(f.Release(leaves(newer)))
+		s.runs(f.Release(Release{Key: formatKey, Value: other, Queued: true}))
+		require.Equal(s, "(nil)", s.runs(f.Obtain(asks(older, ModeEnqueue), false)), "it comes late")
+		require.Equal(s, "missing", s.runs(f.Obtain(asks(newer, ModeCheck), false)))
+		s.runs(f.Release(leaves(older)))
+		require.Equal(s, "0", s.do("EXISTS", formatKey))
+	})
+}
+
 // A ticket of an unknown form keeps its place for two minutes: a newer version may serve it. Then a look removes it, not a
 // release, so that a running process has had the window of the release in front.
 func TestQueue_ATicketOfANewerVersion(t *testing.T) {

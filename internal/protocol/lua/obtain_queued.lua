@@ -45,12 +45,15 @@ if state == 'wrong' then
 elseif state == 'later' then
   return {'refused'}
 elseif state == 'mine' or state == 'ours' then
-  redis.pcall('ZREM', queue, member)
+  local waited = redis.pcall('ZREM', queue, member) == 1
   if older ~= '' then
     redis.pcall('ZREM', queue, older)
   end
   if state == 'mine' then
     return {'owner', left or redis.call('PTTL', key)}
+  end
+  if asks == 'check' and not waited then -- this look is late: its call has left, and nothing would remove what it takes
+    return {'missing'}
   end
   return fence() or take(value, lease, side, true) or token and {'granted', token}
 end
