@@ -27,7 +27,7 @@ type dialer struct {
 // reads the connection calls it.
 type receiver interface {
 	published(connection uint64, m rueidis.PubSubMessage)
-	subscription(connection uint64, s rueidis.PubSubSubscription)
+	announced(connection uint64, s rueidis.PubSubSubscription)
 	invalidated(connection uint64, keys []rueidis.RedisMessage) // nil: all
 }
 
@@ -113,7 +113,7 @@ func (d *dialer) dedicate(client rueidis.Client, number uint64) *connection {
 	c.client, c.giveBack = client.Dedicate()
 	c.client.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage:      func(m rueidis.PubSubMessage) { d.receiver.published(number, m) },
-		OnSubscription: func(s rueidis.PubSubSubscription) { d.receiver.subscription(number, s) },
+		OnSubscription: func(s rueidis.PubSubSubscription) { d.receiver.announced(number, s) },
 	})
 	c.lost = c.client.SetOnInvalidations(func(keys []rueidis.RedisMessage) { d.receiver.invalidated(number, keys) })
 	return c

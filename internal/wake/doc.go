@@ -29,12 +29,12 @@
 //	                                               runner ──▶ dialer, connection ──▶ Redis
 //
 // An arrow leads from a piece to one that it knows. Otherwise a piece is handed values and functions: a waiter gets six requests,
-// a node the function that starts its runner.
+// a node the function that starts its runner, a dialer where to report what the server sends without being asked.
 //
 //   - hub: what the listeners of one client share, and which node has which waiter. The requests of waiters come in, and on a
 //     cluster the masters of the slots; waiters go out, to the node of their key.
-//   - node: the listening to one server. Requests come in, and what became of the connection and of what was sent; a wake-up of
-//     the runner goes out when there is something to send.
+//   - node: the listening to one server. Requests come in, what became of the connection and of what was sent, and what the
+//     server sends without being asked; a wake-up of the runner goes out when there is something to send.
 //   - peers: the keys that calls wait for. Waiters come in, replies, messages and reports; keys to read, channels to subscribe to
 //     and to leave, answers and wake-ups go out.
 //   - mail: the channels for messages to one listener. The same comes in; what to subscribe to and to prove goes out, and whose

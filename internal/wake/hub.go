@@ -22,7 +22,6 @@ type hub struct {
 
 	ctx    context.Context
 	cancel context.CancelFunc
-	wakeup signal // of follow
 
 	mu      sync.Mutex // of the hub, its nodes and its waiters
 	users   map[*user]struct{}
@@ -53,15 +52,15 @@ var errLeft = errors.New("the server is no longer a master of the cluster")
 // newHub makes a hub. It uses only those options that are the same for all listeners of a client.
 func newHub(client rueidis.Client, o Options) *hub {
 	h := &hub{
-		shared:  shared{cluster: client.Mode() == rueidis.ClientModeCluster, trip: o.RoundTrip, demoted: o.Demoted},
+		shared: shared{
+			cluster: client.Mode() == rueidis.ClientModeCluster, trip: o.RoundTrip, demoted: o.Demoted, moved: newSignal(),
+		},
 		client:  client,
 		masters: o.Slots,
-		wakeup:  newSignal(),
 		users:   map[*user]struct{}{},
 		nodes:   map[string]*node{},
 		at:      map[*Waiter]*node{},
 	}
-	h.moved = func() { h.wakeup.wake() }
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	if !h.cluster {
 		h.open("", client)
@@ -81,7 +80,7 @@ func (h *hub) open(address string, client rueidis.Client) *node {
 		}
 		return client
 	})
-	n.endRunner, n.start = cancel, func() { h.tasks.Go(r.run) }
+	n.moved, n.endRunner, n.start = h.moved, cancel, func() { h.tasks.Go(r.run) }
 	h.nodes[address] = n
 	return n
 }
@@ -147,7 +146,7 @@ func (h *hub) find(w *Waiter) *node {
 		h.tasks.Go(h.follow)
 	}
 	if h.cluster && n == nil {
-		h.wakeup.wake()
+		h.moved.wake()
 	}
 	return n
 }
@@ -222,7 +221,7 @@ func (h *hub) follow() {
 		}
 		select {
 		case <-time.After(askEvery):
-		case <-h.wakeup:
+		case <-h.moved:
 		case <-h.ctx.Done():
 			return
 		}

@@ -120,13 +120,6 @@ func (u *user) isClosed() bool {
 	}
 }
 
-// take gets a message on an own channel.
-func (u *user) take(m rueidis.PubSubMessage) {
-	if u.Message != nil && !u.isClosed() {
-		u.Message(m.Channel, m.Message)
-	}
-}
-
 // State is the state of a listener's listening to one server.
 type State struct {
 	Node    string    // its address, in a cluster

@@ -4,10 +4,13 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 // node is the listening to one server: what its waiters want, and what is known about the connection. It decides, and sends
-// nothing: [runner] has the connection, asks the node what to send, and tells it what came of that.
+// nothing: [runner] has the connection, asks the node what to send, and tells it what came of that. What the server sends without
+// being asked comes to the node from the goroutine that reads the connection.
 //
 //	down ──a call waits, and the runner has a connection──▶ up ──lost or suspected, or no user is served by it──▶ down
 //	any ──the last listener is closed, or the server left the cluster──▶ ended
@@ -19,6 +22,8 @@ type node struct {
 	start     func() // starts the runner's goroutine
 	endRunner context.CancelCauseFunc
 	wakeup    signal // of it: there is something to do
+	echo      signal // of it: a probe has arrived
+	moved     signal // of the hub's goroutine: a slot may be at another server now
 
 	mu *sync.Mutex // the hub's, which guards the rest, see the package's comment
 	link
@@ -58,7 +63,7 @@ const trusted = time.Second
 
 func newNode(mu *sync.Mutex, address string, users map[*user]struct{}) *node {
 	n := &node{
-		address: address, wakeup: newSignal(), mu: mu,
+		address: address, wakeup: newSignal(), echo: newSignal(), mu: mu,
 		parts: map[*user]*part{}, peers: newPeers(), mail: newMail(),
 	}
 	for u := range users {
@@ -290,51 +295,58 @@ func (n *node) notifies(u *user, way string) bool {
 	return n.parts[u] != nil // otherwise it was closed meanwhile
 }
 
+// The goroutine that reads a connection calls the following methods. What comes on a former connection does not count.
+
 // published handles a message. On an own channel it is for that channel's user, or the proof that messages arrive.
-func (n *node) published(number uint64, channel, message string) (to *user, proof bool) {
+func (n *node) published(connection uint64, m rueidis.PubSubMessage) {
+	var to *user
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.number != number { // the same message may come on the present connection
-		return nil, false
-	}
-	o := n.mail.channels[channel]
-	if o == nil {
-		n.peers.published(channel, message)
-		return nil, false
-	}
-	n.suspected = false
-	if message == probe {
+	switch o := n.mail.channels[m.Channel]; {
+	case n.number != connection: // the same message may come on the present connection
+	case o == nil:
+		n.peers.published(m.Channel, m.Message)
+	case m.Message == probe:
+		n.suspected = false
 		n.mail.proven(o)
-		return nil, true
-	}
-	return o.user, false
-}
-
-// confirmed notes that the server has confirmed the subscription of an own channel.
-func (n *node) confirmed(number uint64, channel string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.number == number {
-		n.mail.subscribed(channel)
-	}
-}
-
-// unsubscribed notes that the server has ended the subscription of an own channel, and reports whether it was in use.
-func (n *node) unsubscribed(number uint64, channel string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.number == number && n.mail.ended(channel)
-}
-
-// changed handles the server's report that a key has changed, or all may have.
-func (n *node) changed(number uint64, key string, all bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch now := time.Now(); {
-	case n.number != number:
-	case all:
-		n.peers.allChanged(now)
+		n.echo.wake()
 	default:
-		n.peers.changed(key, now)
+		n.suspected = false
+		to = o.user
+	}
+	n.mu.Unlock()
+	if to != nil && to.Message != nil && !to.isClosed() {
+		to.Message(m.Channel, m.Message)
+	}
+}
+
+// announced handles what the server says about subscriptions to own channels. On a cluster it ends one when the slot moves, or
+// when it becomes a replica.
+func (n *node) announced(connection uint64, s rueidis.PubSubSubscription) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.number != connection:
+	case s.Kind == "subscribe", s.Kind == "ssubscribe":
+		n.mail.subscribed(s.Channel)
+	case s.Kind == "sunsubscribe" && n.mail.ended(s.Channel):
+		n.moved.wake()
+	}
+}
+
+// invalidated handles the server's report that keys that the connection has read have changed; nil: all may have.
+func (n *node) invalidated(connection uint64, keys []rueidis.RedisMessage) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.number != connection {
+		return
+	}
+	now := time.Now()
+	if keys == nil {
+		n.peers.allChanged(now)
+	}
+	for _, key := range keys {
+		if name, err := key.ToString(); err == nil {
+			n.peers.changed(name, now)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 )
 
@@ -19,11 +20,13 @@ import (
 //	lose              it is lost
 //	suspect           a message was missed
 //	message n         one arrives on an own channel, on connection n; "taken" if it counts
+//	has n, ends n     the server confirms the subscription to the own channel, and ends it, on connection n
 //	pass              a second goes by
 //	refuse            the server allows no way to listen
 //	end               the node is ended
 //
-// "start" starts its goroutine, "work" tells that there is something to do, "drop" ends a connection, and "!" wakes the waiter.
+// "start" starts its goroutine, "work" tells that there is something to do, "drop" ends a connection, "moved" has the hub look
+// which server has the slot, and "!" wakes the waiter.
 func TestNode(t *testing.T) {
 	for name, c := range map[string]struct{ events, said string }{
 		"a call that waits begins it":      {"watch, begin 1, watch", "start work ! waits work"},
@@ -41,6 +44,12 @@ func TestNode(t *testing.T) {
 		"a message of a former connection": {
 			"subscribe, begin 1, lose, subscribe, begin 2, subscribe, message 1, message 2",
 			"start work ! work ! waits work taken"},
+		"the server ends a subscription": {
+			"subscribe, begin 1, subscribe, has 1, ends 1, ends 1, subscribe", "start work ! waits work moved ! waits work"},
+		"the end of one that is not confirmed": {"subscribe, begin 1, subscribe, ends 1", "start work ! waits work"},
+		"a subscription of a former connection": {
+			"subscribe, begin 1, lose, subscribe, begin 2, subscribe, has 1, ends 2, has 2, ends 1, message 2, ends 2",
+			"start work ! work ! waits work taken moved !"},
 		"a user is refused": {
 			"subscribe, begin 1, subscribe, refuse, watch, subscribe, lose, watch, subscribe",
 			"start work ! waits work ! deaf ! deaf"},
@@ -55,7 +64,9 @@ func TestNode(t *testing.T) {
 					}
 				}
 				u := &user{closed: make(chan struct{})}
+				u.Message = func(string, string) { say("taken", true) }
 				n := newNode(new(sync.Mutex), "", map[*user]struct{}{u: {}})
+				n.moved = newSignal()
 				n.start = func() { say("start", true) }
 				n.endRunner = func(error) { say("cancel", true) }
 				w := &Waiter{Wait: Wait{Key: "key", Own: "own"}, user: u, wakeup: newSignal()}
@@ -77,8 +88,10 @@ func TestNode(t *testing.T) {
 					case "suspect":
 						n.suspect(time.Now(), trusted)
 					case "message":
-						to, _ := n.published(number, "own", "message")
-						say("taken", to == u)
+						n.published(number, rueidis.PubSubMessage{Channel: "own", Message: "message"})
+					case "has", "ends":
+						kind := map[string]string{"has": "ssubscribe", "ends": "sunsubscribe"}[word]
+						n.announced(number, rueidis.PubSubSubscription{Kind: kind, Channel: "own"})
 					case "pass":
 						<-time.After(trusted)
 					case "refuse":
@@ -89,8 +102,10 @@ func TestNode(t *testing.T) {
 					w.answered.clear()
 					w.waits = false
 					say("work", len(n.wakeup) > 0)
+					say("moved", len(n.moved) > 0)
 					say("!", len(w.wakeup) > 0)
 					n.wakeup.clear()
+					n.moved.clear()
 					w.wakeup.clear()
 				}
 				require.Equal(t, c.said, strings.Join(said, " "))
@@ -118,7 +133,7 @@ func TestNode_TellsOfAWayOnce(t *testing.T) {
 func TestHub_MovesAWaiterToAServerThatRefusesItsUser(t *testing.T) {
 	u := &user{closed: make(chan struct{})}
 	h := &hub{
-		shared: shared{cluster: true}, wakeup: newSignal(), users: map[*user]struct{}{u: {}},
+		shared: shared{cluster: true, moved: newSignal()}, users: map[*user]struct{}{u: {}},
 		nodes: map[string]*node{}, at: map[*Waiter]*node{}, servers: servers{following: true},
 	}
 	from, to := newNode(&h.mu, "from", h.users), newNode(&h.mu, "to", h.users)
@@ -131,7 +146,7 @@ func TestHub_MovesAWaiterToAServerThatRefusesItsUser(t *testing.T) {
 	require.Equal(t, Deaf, is)
 	require.False(t, asked)
 	require.False(t, h.watch(w))
-	require.Empty(t, h.wakeup, "it is known where the key is")
+	require.Empty(t, h.moved, "it is known where the key is")
 	h.remove(w)
 	require.True(t, from.idle() && to.idle())
 }

@@ -379,11 +379,11 @@ func TestSuspect(t *testing.T) {
 	require.Empty(t, news)
 
 	// A message on a former connection does not count.
-	to, _ := n.published(old, "own", "late")
-	require.Nil(t, to)
-	to, _ = n.published(b.number(n), "own", "timely")
-	require.Equal(t, l.user, to)
-	n.changed(old, "", true)
+	n.published(old, rueidis.PubSubMessage{Channel: "own", Message: "late"})
+	require.Empty(t, m)
+	n.published(b.number(n), rueidis.PubSubMessage{Channel: "own", Message: "timely"})
+	b.takes(m, "own: timely")
+	n.invalidated(old, nil)
 	require.Empty(t, m)
 	b.sleeps(relies)
 }
@@ -575,8 +575,7 @@ func TestHear_MessagesAreCheap(t *testing.T) { // alone: what others allocate wo
 	b.subscribed(l, Wait{Key: "key", Own: "own"})
 	at := l.hub.nodes[""]
 	message, number := rueidis.PubSubMessage{Channel: "own", Message: "message"}, b.number(at)
-	r := newRunner(t.Context(), &l.hub.shared, at, nil)
-	require.Zero(t, testing.AllocsPerRun(100, func() { r.published(number, message) }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { at.published(number, message) }))
 	require.Positive(t, n)
 }
 

@@ -18,14 +18,12 @@ import (
 // begins anew when the connection is lost.
 //
 // One goroutine, run, lives from the first waiting call until the node is ended. Only run sends on the connection. So
-// subscriptions begin and end in the order in which they were asked for, many in one command. The goroutine that reads the
-// connection calls the methods of receiver.
+// subscriptions begin and end in the order in which they were asked for, many in one command.
 type runner struct {
 	*shared
 	node   *node
 	dialer dialer
 	ctx    context.Context // ends with the node
-	echo   signal          // a probe has arrived
 	logged bool            // the last failure to connect was logged
 }
 
@@ -34,7 +32,7 @@ type shared struct {
 	cluster bool
 	trip    func() time.Duration // see Options; may be nil, like the next one
 	demoted func() (ever bool, next <-chan struct{})
-	moved   func()         // a slot may be at another server now
+	moved   signal         // of the hub's goroutine: a slot may be at another server now
 	tasks   sync.WaitGroup // all goroutines
 }
 
@@ -58,9 +56,7 @@ var errSuspect = errors.New("messages did not arrive, twice in a row")
 
 // newRunner makes the runner of a node; source returns a client of its server.
 func newRunner(ctx context.Context, s *shared, n *node, source func() rueidis.Client) *runner {
-	r := &runner{shared: s, node: n, ctx: ctx, echo: newSignal()}
-	r.dialer = dialer{shared: s, ctx: ctx, source: source, receiver: r}
-	return r
+	return &runner{shared: s, node: n, ctx: ctx, dialer: dialer{shared: s, ctx: ctx, source: source, receiver: n}}
 }
 
 // run makes a connection when one is needed, and serves it until it is lost.
@@ -130,7 +126,7 @@ func (r *runner) connect() time.Duration {
 			err = reason
 		}
 		n.loseConnection()
-		r.moved() // another server may have the slots now
+		r.moved.wake() // another server may have the slots now
 		if r.ctx.Err() == nil && !errors.Is(err, errRefused) {
 			r.log(slog.LevelWarn, "lost the connection for wake-ups; reconnecting", slog.Any("error", fault.Plain(err)))
 		}
@@ -221,42 +217,6 @@ func (r *runner) tidy(c *connection, late bool) error {
 		return err
 	}
 	return c.unsubscribe(r.leaving(late, safe))
-}
-
-// published handles a message.
-func (r *runner) published(connection uint64, m rueidis.PubSubMessage) {
-	to, proof := r.node.published(connection, m.Channel, m.Message)
-	switch {
-	case proof:
-		r.echo.wake()
-	case to != nil:
-		to.take(m)
-	}
-}
-
-// subscription handles the server's messages about subscriptions, in order. On a cluster the server ends a subscription when
-// the slot moves, or when it becomes a replica.
-func (r *runner) subscription(connection uint64, s rueidis.PubSubSubscription) {
-	switch s.Kind {
-	case "subscribe", "ssubscribe":
-		r.node.confirmed(connection, s.Channel)
-	case "sunsubscribe":
-		if r.node.unsubscribed(connection, s.Channel) {
-			r.moved()
-		}
-	}
-}
-
-// invalidated handles the server's message that keys that the connection has read have changed.
-func (r *runner) invalidated(connection uint64, keys []rueidis.RedisMessage) {
-	if keys == nil {
-		r.node.changed(connection, "", true)
-	}
-	for _, key := range keys {
-		if name, err := key.ToString(); err == nil {
-			r.node.changed(connection, name, false)
-		}
-	}
 }
 
 // log writes a line to all users, once to each sink.

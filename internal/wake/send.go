@@ -156,7 +156,7 @@ func (r *runner) look(c *connection, waiters []*Waiter) error {
 	}
 	replied := time.Now()
 	if moved {
-		r.moved()
+		r.moved.wake()
 	}
 	r.node.mu.Lock()
 	defer r.node.mu.Unlock()
@@ -206,7 +206,7 @@ func (r *runner) subscribeInSlots(c *connection, names []string) error {
 		}
 	}
 	if moved {
-		r.moved()
+		r.moved.wake()
 	}
 	return nil
 }
@@ -256,7 +256,7 @@ func (r *runner) answers(channels []*own, errs []error) (sound []*own, err error
 		case !answered:
 			return nil, err
 		default: // the slot may have moved
-			r.moved()
+			r.moved.wake()
 		}
 	}
 	return sound, nil
@@ -274,7 +274,7 @@ func (r *runner) await(c *connection, sent []*own) error {
 			break
 		}
 		select {
-		case <-r.echo:
+		case <-r.node.echo:
 		case <-timer.C:
 			late = true
 		case err := <-c.lost:
