@@ -3,6 +3,7 @@ package wake
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -265,19 +266,15 @@ func (c *connection) mayUnsubscribe() (bool, error) {
 
 // unsubscribe leaves channels, and others in their slots.
 func (c *connection) unsubscribe(names, inSlots []string) error {
-	commands := make(rueidis.Commands, len(inSlots))
-	for i, name := range inSlots { // each in its own slot
-		commands[i] = c.client.B().Sunsubscribe().Channel(name).Build()
+	var commands rueidis.Commands
+	for _, name := range inSlots { // each in its own slot
+		commands = append(commands, c.client.B().Sunsubscribe().Channel(name).Build())
 	}
-	if err := network(c.client.DoMulti(c.ctx, commands...)...); err != nil || len(names) == 0 {
-		return err
+	for some := range slices.Chunk(names, batch) {
+		commands = append(commands, c.client.B().Unsubscribe().Channel(some...).Build())
 	}
-	return network(c.client.Do(c.ctx, c.client.B().Unsubscribe().Channel(names...).Build()))
-}
-
-// network returns the first error that is not a reply. Replies do not matter: if a slot has moved, its channel is gone already.
-func network(results ...rueidis.RedisResult) error {
-	for _, result := range results {
+	for _, result := range c.client.DoMulti(c.ctx, commands...) {
+		// Replies do not matter: if a slot has moved, its channel is gone already.
 		if err := result.NonRedisError(); err != nil {
 			return err
 		}

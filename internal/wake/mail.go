@@ -192,9 +192,6 @@ func (m *mail) answerAll(wanted []*own) (proven []*user) {
 	return proven
 }
 
-// untidy reports whether tidy has something to do.
-func (m *mail) untidy() bool { return len(m.idle)+len(m.later) > 0 }
-
 // tidy returns the channels to leave: if unsubscribing is safe now, those that had no waiters for a while. The channels for
 // which the server could not answer are tried again.
 func (m *mail) tidy(safe bool) (names []string) {

@@ -239,7 +239,7 @@ func (c *channels) add(name string, w *Waiter) (fresh, inSlot bool) {
 	return fresh, inSlot
 }
 
-// remove removes a waiter from its channel, and reports whether the connection should unsubscribe from idle channels.
+// remove removes a waiter from its channel, and reports whether that is the first idle one.
 func (c *channels) remove(w *Waiter) (untidy bool) {
 	ch := c.all[w.Channel]
 	if ch == nil || !slices.Contains(ch.waiters, w) {
@@ -277,17 +277,11 @@ func (c *channels) vacant(name string, ch *channel) (untidy bool) {
 		return false
 	}
 	c.idle = append(c.idle, name)
-	return len(c.idle) == 1 || c.overfull()
+	return len(c.idle) == 1
 }
 
-// overfull reports whether there are many idle channels.
-func (c *channels) overfull() bool { return len(c.idle) >= batch }
-
-// unused takes the idle channels, if it is time to unsubscribe or there are many.
-func (c *channels) unused(late bool) (names, inSlots []string) {
-	if !late && !c.overfull() {
-		return nil, nil
-	}
+// unused takes the idle channels that still have no waiters.
+func (c *channels) unused() (names, inSlots []string) {
 	for _, name := range c.idle {
 		if ch := c.all[name]; ch != nil && ch.unused() {
 			delete(c.all, name)

@@ -167,13 +167,16 @@ func (r *runner) serve(c *connection) error {
 		if looks && c.deposed() { // before anything is sent: a former master may be frozen
 			return errDeposed
 		}
-		if err := r.tidy(c, late); err != nil {
+		if late {
+			if err := r.tidy(c); err != nil {
+				return err
+			}
+		}
+		untidy, err := r.send(c)
+		if err != nil {
 			return err
 		}
-		if err := r.send(c); err != nil {
-			return err
-		}
-		if tidy == nil && r.untidy() {
+		if tidy == nil && untidy {
 			tidy = time.After(tidying)
 		}
 		if looks && (tidy != nil || len(r.node.served()) > 0) {
@@ -182,41 +185,26 @@ func (r *runner) serve(c *connection) error {
 	}
 }
 
-func (r *runner) untidy() bool {
-	r.node.mu.Lock()
-	defer r.node.mu.Unlock()
-	return len(r.node.peers.channels.idle) > 0 || r.node.mail.untidy()
-}
-
-// leaving takes the channels to leave, and those to leave in their slots.
-func (r *runner) leaving(late, safe bool) (names, inSlots []string) {
-	r.node.mu.Lock()
-	defer r.node.mu.Unlock()
-	if safe {
-		names, inSlots = r.node.peers.channels.unused(late)
-	}
-	if late && r.cluster {
-		inSlots = append(inSlots, r.node.mail.tidy(safe)...)
-	} else if late {
-		names = append(names, r.node.mail.tidy(safe)...)
-	}
-	return names, inSlots
-}
-
-// tidy unsubscribes from idle channels; late: the timer for that has fired.
-func (r *runner) tidy(c *connection, late bool) error {
-	n := r.node
-	n.mu.Lock()
-	due := late || n.peers.channels.overfull()
-	n.mu.Unlock()
-	if !due {
-		return nil
-	}
+// tidy leaves channels for which no call has waited for a while, unless that is not safe now. The timer for that has fired.
+func (r *runner) tidy(c *connection) error {
 	safe, err := c.mayUnsubscribe()
 	if err != nil {
 		return err
 	}
-	return c.unsubscribe(r.leaving(late, safe))
+	var names, inSlots []string
+	n := r.node
+	n.mu.Lock()
+	if safe {
+		names, inSlots = n.peers.channels.unused()
+	}
+	own := n.mail.tidy(safe)
+	n.mu.Unlock()
+	if r.cluster {
+		inSlots = append(inSlots, own...)
+	} else {
+		names = append(names, own...)
+	}
+	return c.unsubscribe(names, inSlots)
 }
 
 // log writes a line to all users, once to each sink.

@@ -16,21 +16,22 @@ const echoing = time.Second
 // errRefused: the server allows no way to listen for any waiting call.
 var errRefused = errors.New("the server allows no way to wake up waiting calls")
 
-// send sends all that the node wants now.
-func (r *runner) send(c *connection) error {
+// send sends all that the node wants now. It reports whether tidy will have something to do.
+func (r *runner) send(c *connection) (untidy bool, err error) {
 	n := r.node
 	for {
 		n.mu.Lock()
 		wanted, asked := n.mail.next(), n.peers.next()
+		untidy = len(n.peers.channels.idle)+len(n.mail.idle)+len(n.mail.later) > 0
 		n.mu.Unlock()
 		if len(wanted)+len(asked) == 0 {
-			return nil
+			return untidy, nil
 		}
 		if err := r.subscribeOwn(c, wanted); err != nil {
-			return err
+			return false, err
 		}
 		if err := r.watch(c, asked); err != nil {
-			return err
+			return false, err
 		}
 	}
 }

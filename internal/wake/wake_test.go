@@ -527,6 +527,29 @@ func TestOwnChannel_IsLeftOnceTheServerIsNotBusy(t *testing.T) {
 	b.wakes(stays)
 }
 
+// Many channels are left with a few commands.
+func TestChannels_ManyAreLeft(t *testing.T) {
+	b := newBench(t)
+	l := b.listen(b.client, Options{Subscribe: true})
+	b.watched(l, "first")
+	var waiters []*Waiter
+	for i := range 2 * batch {
+		key := strconv.Itoa(i)
+		w := l.Waiter(Wait{Key: key, Channel: "channel:" + key})
+		w.Watch(t.Context(), 0)
+		waiters = append(waiters, w)
+	}
+	subscribed := func(n int) func() bool {
+		return func() bool { return strings.Contains(b.do("INFO", "stats"), fmt.Sprintf("pubsub_channels:%d\r", n)) }
+	}
+	b.await("subscribed", subscribed(2*batch+1))
+	for _, w := range waiters {
+		w.Close()
+	}
+	b.await("left", subscribed(1))
+	require.Regexp(t, "cmdstat_unsubscribe:calls=[2-4],", b.do("INFO", "commandstats")) // 2, unless closing them takes seconds
+}
+
 // Waits for answers are longer if the server is far away.
 func TestShared_LimitsGrowWithTheRoundTrip(t *testing.T) {
 	trip := time.Duration(0)
