@@ -15,7 +15,7 @@ import (
 // connection. It knows nothing of waiters. One goroutine uses it.
 type connection struct {
 	number   uint64                  // tells connections to a server apart
-	ctx      context.Context         // of all that is sent
+	ctx      context.Context         // of all that is sent; its cause is why the connection was ended
 	cancel   context.CancelCauseFunc // ends it
 	client   rueidis.DedicatedClient
 	giveBack func()
@@ -48,9 +48,6 @@ func (c *connection) end() {
 		c.giveBack()
 	}
 }
-
-// cause returns why the connection was ended; nil if it was not.
-func (c *connection) cause() error { return context.Cause(c.ctx) }
 
 // checkRole fails with errDeposed if the connection leads to a replica; if sure, also if the server does not say its role.
 func (c *connection) checkRole(sure bool) error {

@@ -130,8 +130,11 @@ func (h *hub) add(w *Waiter) bool {
 		}
 		n = h.owner(w.slot)
 	}
-	if n != nil && !n.add(w) {
-		return false
+	if n != nil {
+		if !n.serves(w.user) {
+			return false
+		}
+		n.add(w)
 	}
 	h.at[w] = n
 	return true
@@ -281,13 +284,14 @@ func (h *hub) route(all topology.Map) (unknown map[string]string) {
 	return unknown
 }
 
-// move moves a waiter to another node, where it must be watched anew. If it is refused there, it polls.
+// move moves a waiter to another node, where it must be watched anew. If its user is refused there, it polls, and Subscribe
+// returns Deaf.
 func (h *hub) move(w *Waiter, from, to *node) {
 	if from != nil {
 		from.remove(w)
 	}
 	w.lost()
-	to.put(w)
+	to.add(w)
 	h.at[w] = to
 	w.wakeup.wake()
 }

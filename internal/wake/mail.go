@@ -59,7 +59,10 @@ func (m *mail) subscribe(w *Waiter) (is Subscription, asked, wanted bool) {
 	if m.arrives(o) {
 		return Proven, false, false
 	}
-	w.askToSubscribe()
+	if w.waits = true; w.answered == nil {
+		w.answered = newSignal()
+	}
+	w.answered.clear() // an answer that came too late
 	if o.wanted {
 		return NotYet, true, false
 	}
@@ -97,21 +100,17 @@ func (m *mail) remove(w *Waiter) (untidy bool) {
 	return len(m.idle) == 1
 }
 
-// next removes from the list a batch of channels to subscribe to, or to prove, and returns it.
-func (m *mail) next() (wanted []*own) {
+// next removes from the list a batch of channels to subscribe to, or to prove. It returns the batch, and those of its channels
+// that are to be subscribed to.
+func (m *mail) next() (wanted, unsubscribed []*own) {
 	k := min(batch, len(m.wanted))
 	wanted, m.wanted = m.wanted[:k:k], m.wanted[k:]
-	return wanted
-}
-
-// unsubscribed returns those of the wanted channels that are to be subscribed to.
-func (m *mail) unsubscribed(wanted []*own) (asked []*own) {
 	for _, o := range wanted {
 		if m.has(o) && !o.subscribed && m.proofs[o.user] != Deaf {
-			asked = append(asked, o)
+			unsubscribed = append(unsubscribed, o)
 		}
 	}
-	return asked
+	return wanted, unsubscribed
 }
 
 // unproven returns a subscribed channel of each user without a proof yet.

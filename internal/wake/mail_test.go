@@ -76,8 +76,9 @@ func (s *script) play(event string) {
 		s.mail.remove(w)
 		s.waiters = slices.DeleteFunc(s.waiters, func(o *Waiter) bool { return o == w })
 	case "send":
-		s.sent = s.mail.next()
-		s.say("+", names(s.mail.unsubscribed(s.sent))...)
+		wanted, unsubscribed := s.mail.next()
+		s.sent = wanted
+		s.say("+", names(unsubscribed)...)
 	case "has":
 		s.mail.subscribed(object)
 	case "probe":

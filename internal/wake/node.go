@@ -94,17 +94,8 @@ func (n *node) end(reason error) {
 	n.endRunner(reason)
 }
 
-// add adds a waiter. It reports false if the waiter would get no wake-ups.
-func (n *node) add(w *Waiter) bool {
-	if !n.serves(w.user) {
-		return false
-	}
-	n.put(w)
-	return true
-}
-
-// put adds a waiter even for a user that is refused: its key has moved here. Subscribe then returns Deaf.
-func (n *node) put(w *Waiter) {
+// add adds a waiter.
+func (n *node) add(w *Waiter) {
 	if p := n.parts[w.user]; p != nil {
 		p.waiters++
 	}

@@ -47,20 +47,36 @@ func (p *peers) remove(w *Waiter) (untidy bool) {
 	return p.channels.remove(w)
 }
 
-// ask requests that a waiter be watched. It reports false if that was requested before.
+// ask requests that a waiter be watched, for its call. It reports false if the call waits for an answer already.
 func (p *peers) ask(w *Waiter) bool {
-	if !w.ask() {
+	if w.asking == asksForCall {
 		return false
 	}
+	w.asking = asksForCall
 	p.asked[w] = struct{}{}
+	if w.ready == nil {
+		w.ready = make(chan KeyState, 1)
+	}
+	select {
+	case <-w.ready: // an old answer
+	default:
+	}
+	if w.Own == "" { // otherwise the wake-up may be about that channel
+		w.wakeup.clear() // of a change that the look at the key will show
+	}
 	return true
 }
 
-// resume requests the same for a waiter whose pause is over. It reports false if there is no need.
+// resume ends a pause that is over, and reports whether the waiter is to be watched again.
 func (p *peers) resume(w *Waiter) bool {
-	if !w.resume() {
+	if w.paused == nil { // the pause was ended just after its timer had fired
 		return false
 	}
+	w.paused = nil
+	if w.watched || w.asking != asksNot {
+		return false
+	}
+	w.asking = asksItself
 	p.asked[w] = struct{}{}
 	return true
 }
@@ -99,16 +115,15 @@ func (p *peers) enlist(asked []*Waiter, served func(*user) bool) (e enlisted) {
 		} else {
 			e.others = append(e.others, w)
 		}
-		name := w.channel()
-		if name == "" {
+		if w.Channel == "" || !w.user.Subscribe || w.tracks && !w.throttle.on() { // throttled, tracking is not enough
 			continue
 		}
-		fresh, inSlot := p.channels.add(name, w)
+		fresh, inSlot := p.channels.add(w)
 		if fresh {
-			e.channels = append(e.channels, name)
+			e.channels = append(e.channels, w.Channel)
 		}
 		if inSlot {
-			e.inSlots = append(e.inSlots, name)
+			e.inSlots = append(e.inSlots, w.Channel)
 		}
 	}
 	return e
@@ -228,8 +243,8 @@ func (c *channels) at(name string) (ch *channel, fresh bool) {
 }
 
 // add adds a waiter to its channel, and returns whether to subscribe to that, and whether also in its slot.
-func (c *channels) add(name string, w *Waiter) (fresh, inSlot bool) {
-	ch, fresh := c.at(name)
+func (c *channels) add(w *Waiter) (fresh, inSlot bool) {
+	ch, fresh := c.at(w.Channel)
 	if inSlot = w.sharded && !ch.inSlot; inSlot {
 		ch.inSlot = true
 	}

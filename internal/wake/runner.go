@@ -122,7 +122,7 @@ func (r *runner) connect() time.Duration {
 	if n.begin(c.number, c.cancel) {
 		r.notify(Connection{Node: n.address, Up: true})
 		err = r.serve(c)
-		if reason := c.cause(); reason != nil {
+		if reason := context.Cause(c.ctx); reason != nil {
 			err = reason
 		}
 		n.loseConnection()
@@ -161,7 +161,7 @@ func (r *runner) serve(c *connection) error {
 		case err := <-c.lost:
 			return err
 		case <-c.ctx.Done():
-			return c.cause()
+			return context.Cause(c.ctx)
 		}
 		looks := c.deposed != nil && look == nil
 		if looks && c.deposed() { // before anything is sent: a former master may be frozen

@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"time"
@@ -21,13 +22,14 @@ func (r *runner) send(c *connection) (untidy bool, err error) {
 	n := r.node
 	for {
 		n.mu.Lock()
-		wanted, asked := n.mail.next(), n.peers.next()
+		wanted, unsubscribed := n.mail.next()
+		asked := n.peers.next()
 		untidy = len(n.peers.channels.idle)+len(n.mail.idle)+len(n.mail.later) > 0
 		n.mu.Unlock()
 		if len(wanted)+len(asked) == 0 {
 			return untidy, nil
 		}
-		if err := r.subscribeOwn(c, wanted); err != nil {
+		if err := r.subscribeOwn(c, wanted, unsubscribed); err != nil {
 			return false, err
 		}
 		if err := r.watch(c, asked); err != nil {
@@ -213,15 +215,14 @@ func (r *runner) subscribeInSlots(c *connection, names []string) error {
 }
 
 // subscribeOwn subscribes to own channels, and proves that their messages arrive.
-func (r *runner) subscribeOwn(c *connection, wanted []*own) error {
-	n := r.node
-	n.mu.Lock()
-	unsubscribed := n.mail.unsubscribed(wanted)
-	n.mu.Unlock()
+func (r *runner) subscribeOwn(c *connection, wanted, unsubscribed []*own) error {
 	if _, err := r.answers(unsubscribed, c.subscribeOwn(unsubscribed, r.cluster)); err != nil {
 		return err
 	}
-	unproven := r.unproven(wanted)
+	n := r.node
+	n.mu.Lock()
+	unproven := n.mail.unproven(wanted)
+	n.mu.Unlock()
 	sent, err := r.answers(unproven, c.probe(unproven, r.cluster))
 	if err == nil {
 		err = r.await(c, sent)
@@ -235,12 +236,6 @@ func (r *runner) subscribeOwn(c *connection, wanted []*own) error {
 		c.subscribed[u] = true
 	}
 	return nil
-}
-
-func (r *runner) unproven(wanted []*own) []*own {
-	r.node.mu.Lock()
-	defer r.node.mu.Unlock()
-	return r.node.mail.unproven(wanted)
 }
 
 // answers handles the replies to commands for own channels. It returns the channels without an error, or an error of the
@@ -268,7 +263,10 @@ func (r *runner) await(c *connection, sent []*own) error {
 	timer := time.NewTimer(r.plus(echoing, 2))
 	defer timer.Stop()
 	for late := false; ; {
-		if sent = r.unproven(sent); len(sent) == 0 {
+		r.node.mu.Lock()
+		sent = r.node.mail.unproven(sent)
+		r.node.mu.Unlock()
+		if len(sent) == 0 {
 			return nil
 		}
 		if late {
@@ -281,7 +279,7 @@ func (r *runner) await(c *connection, sent []*own) error {
 		case err := <-c.lost:
 			return err
 		case <-c.ctx.Done():
-			return c.cause()
+			return context.Cause(c.ctx)
 		}
 	}
 	for _, o := range sent {

@@ -189,14 +189,6 @@ func (w *Waiter) Close() {
 
 // The callers of the following methods hold the hub's mutex.
 
-// channel returns the channel to subscribe to, if any. While wake-ups are throttled, tracking is not enough.
-func (w *Waiter) channel() string {
-	if w.user.Subscribe && (!w.tracks || w.throttle.on()) {
-		return w.Channel
-	}
-	return ""
-}
-
 // message wakes the waiter because of a message about its key. A tracked waiter is woken by the server instead.
 func (w *Waiter) message() {
 	if w.watches && (!w.tracks || w.throttle.on()) && w.wakeup.wake() {
@@ -227,43 +219,11 @@ func (w *Waiter) changed(now time.Time) {
 	}
 }
 
-// resume ends a pause that is over, and reports whether the waiter is to be watched again.
-func (w *Waiter) resume() bool {
-	if w.paused == nil { // the pause was ended just after its timer had fired
-		return false
-	}
-	w.paused = nil
-	if w.watched || w.asking != asksNot {
-		return false
-	}
-	w.asking = asksItself
-	return true
-}
-
 func (a *watching) unpause() {
 	if a.paused != nil {
 		a.paused.Stop()
 		a.paused = nil
 	}
-}
-
-// ask begins to ask for the call. It reports false if the call waits for an answer already.
-func (w *Waiter) ask() bool {
-	if w.asking == asksForCall {
-		return false
-	}
-	w.asking = asksForCall
-	if w.ready == nil {
-		w.ready = make(chan KeyState, 1)
-	}
-	select {
-	case <-w.ready: // an old answer
-	default:
-	}
-	if w.Own == "" { // otherwise the wake-up may be about that channel
-		w.wakeup.clear() // of a change that the look at the key will show
-	}
-	return true
 }
 
 // answer ends the asking with an answer. If the waiter has asked by itself, the answer is for the next Watch: the call may have
@@ -276,7 +236,7 @@ func (a *watching) answer(seen KeyState) {
 		}
 	}
 	if a.asking != asksNot {
-		a.ready <- seen // empty: see ask
+		a.ready <- seen // it is empty since ask
 	}
 	a.asking = asksNot
 }
@@ -302,15 +262,6 @@ func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 		w.wakeup.wake()
 	}
 	w.answer(KeyState{Watched: w.watched, Taken: pttl != gone, Left: clock.Milliseconds(pttl), replied: replied})
-}
-
-// askToSubscribe begins to wait for an answer to Subscribe.
-func (h *subscriber) askToSubscribe() {
-	h.waits = true
-	if h.answered == nil {
-		h.answered = newSignal()
-	}
-	h.answered.clear() // an answer that came too late
 }
 
 // answerSubscribe tells the call that there is an answer to Subscribe. If the call does not wait for one, it wakes.
