@@ -35,15 +35,6 @@ type span struct {
 	earliest, last time.Time
 }
 
-// expiry returns when a key expires, given that it had pttl milliseconds left at some moment between sent and replied.
-func expiry(sent, replied time.Time, pttl int64) span {
-	if pttl < 0 {
-		return span{none: true}
-	}
-	left := clock.Milliseconds(pttl) // the server counts whole ones by its clock
-	return span{earliest: sent.Add(left - time.Millisecond), last: replied.Add(left)}
-}
-
 // maybe reports whether two spans may be about the same moment.
 func (s span) maybe(o span) bool {
 	if s.none || o.none {
@@ -52,12 +43,18 @@ func (s span) maybe(o span) bool {
 	return !s.last.Before(o.earliest) && !o.last.Before(s.earliest)
 }
 
-// looked notes the result of a look, and reports whether the key has surely changed since an earlier one.
-func (t *throttle) looked(now time.Time, seen span) (changed bool) {
-	changed = t.since.IsZero() || !t.expiry.maybe(seen)
-	t.since = now
+// looked notes the result of a look: the key had pttl milliseconds left at some moment between sent and replied. It reports
+// whether the key has surely changed since an earlier look.
+func (t *throttle) looked(sent, replied time.Time, pttl int64) (changed bool) {
+	expiry := span{none: pttl < 0}
+	if !expiry.none {
+		left := clock.Milliseconds(pttl) // the server counts whole ones by its clock
+		expiry.earliest, expiry.last = sent.Add(left-time.Millisecond), replied.Add(left)
+	}
+	changed = t.since.IsZero() || !t.expiry.maybe(expiry)
+	t.since = replied
 	if changed {
-		t.expiry, t.pause = seen, 0
+		t.expiry, t.pause = expiry, 0
 	} else {
 		t.pause = min(max(2*t.pause, shortestPause), t.poll)
 	}

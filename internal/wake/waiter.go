@@ -250,7 +250,7 @@ func (w *Waiter) saw(pttl int64, sent, replied time.Time) {
 	if pttl == gone {
 		w.throttle.gone()
 	} else {
-		changed = w.throttle.looked(replied, expiry(sent, replied, pttl))
+		changed = w.throttle.looked(sent, replied, pttl)
 	}
 	if changed && w.asking == asksItself {
 		w.invalidated()
