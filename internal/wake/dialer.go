@@ -52,7 +52,9 @@ func (d *dialer) dial() (*connection, error) {
 		if err := ping(ctx, client); err != nil {
 			return nil, err
 		}
-		d.begin(client)
+		d.dials++
+		d.pending = make(chan *connection)
+		go d.dedicate(client, d.dials, d.pending)
 	}
 	select {
 	case c := <-d.pending:
@@ -82,22 +84,8 @@ func ping(ctx context.Context, client rueidis.CoreClient) error {
 	}
 }
 
-// begin starts a goroutine that gets a connection.
-func (d *dialer) begin(client rueidis.Client) {
-	d.dials++
-	number, dialing := d.dials, make(chan *connection)
-	d.pending = dialing
-	go func() {
-		c := d.dedicate(client, number)
-		select {
-		case dialing <- c:
-		case <-d.ctx.Done():
-			c.end()
-		}
-	}()
-}
-
-func (d *dialer) dedicate(client rueidis.Client, number uint64) *connection {
+// dedicate gets a connection, and hands it to the dial that takes it.
+func (d *dialer) dedicate(client rueidis.Client, number uint64, taken chan<- *connection) {
 	c := &connection{
 		number: number, tracking: errUntried,
 		refused: map[string]error{}, prepared: map[*user]bool{}, subscribed: map[*user]bool{},
@@ -116,5 +104,9 @@ func (d *dialer) dedicate(client rueidis.Client, number uint64) *connection {
 		OnSubscription: func(s rueidis.PubSubSubscription) { d.receiver.announced(number, s) },
 	})
 	c.lost = c.client.SetOnInvalidations(func(keys []rueidis.RedisMessage) { d.receiver.invalidated(number, keys) })
-	return c
+	select {
+	case taken <- c:
+	case <-d.ctx.Done():
+		c.end()
+	}
 }

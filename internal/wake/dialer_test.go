@@ -19,7 +19,8 @@ func (b *bench) dialing() *dialer {
 	var s shared
 	b.Cleanup(s.tasks.Wait)
 	d := newRunner(b.Context(), &s, newNode(new(sync.Mutex), "", nil), func() rueidis.Client { return client }).dialer
-	d.begin(client)
+	d.pending = make(chan *connection)
+	go d.dedicate(client, 1, d.pending)
 	b.await("a connection", func() bool { return b.named("waits") == 2 }) // one is for commands
 	return &d
 }

@@ -37,7 +37,9 @@ func TestServe_DoesNothingWhileNoCallWaits(t *testing.T) {
 		var mu sync.Mutex
 		n := newNode(&mu, "", map[*user]struct{}{u: {}})
 		r := newRunner(t.Context(), &shared{}, n, nil)
-		c := r.dialer.dedicate(client, 1)
+		taken := make(chan *connection, 1)
+		r.dialer.dedicate(client, 1, taken)
+		c := <-taken
 		require.True(t, n.begin(1, c.cancel))
 		ended := make(chan error, 1)
 		go func() { ended <- r.serve(c) }()
