@@ -104,8 +104,10 @@ func (r *runner) connect() time.Duration {
 	if err == nil && c.suspect {
 		err = c.checkRole(false)
 	}
-	if err == nil {
-		err = r.prepare(c, n.served())
+	for _, u := range n.served() {
+		if err == nil {
+			err = r.prepare(c, u)
+		}
 	}
 	if err != nil {
 		c.end()

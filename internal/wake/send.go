@@ -38,26 +38,13 @@ func (r *runner) send(c *connection) (untidy bool, err error) {
 	}
 }
 
-// prepare finds out which ways of listening the server and the user's permissions allow for some users, and sets up what
-// each needs once per connection. An error means that the network or the server does not work now, or that no way works for any
-// waiting user.
-func (r *runner) prepare(c *connection, users []*user) error {
-	closed := func(u *user, _ bool) bool { return u.isClosed() } // nothing of a closed registry stays in memory
-	maps.DeleteFunc(c.prepared, closed)
-	maps.DeleteFunc(c.subscribed, closed)
-	for _, u := range users {
-		if c.prepared[u] || u.isClosed() {
-			continue
-		}
-		c.prepared[u] = true
-		if err := r.prepareFor(c, u); err != nil {
-			return err
-		}
+// prepare finds out which ways of listening the server and the permissions allow for a user, and sets up what these need, once
+// per connection. An error means that the network or the server does not work now, or that no way works for any waiting user.
+func (r *runner) prepare(c *connection, u *user) error {
+	if c.prepared[u] || u.isClosed() {
+		return nil
 	}
-	return nil
-}
-
-func (r *runner) prepareFor(c *connection, u *user) error {
+	c.prepared[u] = true
 	if u.Track {
 		refusal, err := c.track()
 		switch {
@@ -115,14 +102,13 @@ func (r *runner) refuse(u *user) error {
 
 // watch watches waiters that have asked for it.
 func (r *runner) watch(c *connection, asked []*Waiter) error {
-	var users []*user
+	closed := func(u *user, _ bool) bool { return u.isClosed() } // nothing of a closed registry stays in memory
+	maps.DeleteFunc(c.prepared, closed)
+	maps.DeleteFunc(c.subscribed, closed)
 	for _, w := range asked {
-		if len(users) == 0 || users[len(users)-1] != w.user {
-			users = append(users, w.user)
+		if err := r.prepare(c, w.user); err != nil {
+			return err
 		}
-	}
-	if err := r.prepare(c, users); err != nil {
-		return err
 	}
 	n := r.node
 	n.mu.Lock()
@@ -130,6 +116,9 @@ func (r *runner) watch(c *connection, asked []*Waiter) error {
 	n.mu.Unlock()
 	if err := r.look(c, e.tracked); err != nil {
 		return err
+	}
+	if len(e.others)+len(e.channels)+len(e.inSlots) == 0 { // the server reports what any of them waits for
+		return nil
 	}
 	if err := r.subscribe(c, e.channels); err != nil {
 		return err
