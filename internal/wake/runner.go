@@ -63,17 +63,12 @@ func newRunner(ctx context.Context, s *shared, n *node, source func() rueidis.Cl
 func (r *runner) run() {
 	failed := 0
 	for pause := time.Duration(0); r.rest(pause); {
-		pause = pauseAfter(r.connect(), &failed)
+		if r.connect() >= lasting {
+			failed = 0
+		}
+		failed++
+		pause = clock.Pause(failed, longestPause)
 	}
-}
-
-// pauseAfter returns the pause after a connection that worked for this long, or not at all.
-func pauseAfter(worked time.Duration, failed *int) time.Duration {
-	if worked >= lasting {
-		*failed = 0
-	}
-	*failed++
-	return clock.Pause(*failed, longestPause)
 }
 
 // rest waits until the pause is over and a waiting call needs a connection. It reports false when the node is ended.

@@ -65,12 +65,3 @@ func TestThrottle_EndsAfterAPause(t *testing.T) {
 	require.False(t, d.look(101*time.Millisecond, -1))
 	require.NotZero(t, d.woken(after(102*time.Millisecond)))
 }
-
-func TestBackoff(t *testing.T) {
-	failed := 0
-	for _, ms := range []int{50, 100, 200, 400, 800, 1600, 3000, 3000} {
-		want := time.Duration(ms) * time.Millisecond
-		require.InDelta(t, want, pauseAfter(lasting-1, &failed), float64(want)/4)
-	}
-	require.InDelta(t, 50*time.Millisecond, pauseAfter(lasting, &failed), float64(50*time.Millisecond)/4)
-}

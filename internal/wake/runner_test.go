@@ -2,6 +2,8 @@ package wake
 
 import (
 	"context"
+	"io"
+	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -69,6 +71,63 @@ func TestServe_DoesNothingWhileNoCallWaits(t *testing.T) {
 		require.True(t, n.watch(w))
 		mu.Unlock()
 		require.ErrorIs(t, <-ended, errDeposed)
+	})
+}
+
+// breaking is a client that answers every command, and whose connections break after the time that it is sent.
+type breaking struct {
+	idle
+
+	lives chan time.Duration
+}
+
+func (*breaking) B() rueidis.Builder { return rueidis.Builder{} }
+
+func (*breaking) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
+	return rueidis.RedisResult{}
+}
+
+func (b *breaking) Dedicate() (rueidis.DedicatedClient, func()) {
+	lost := make(chan error, 1)
+	time.AfterFunc(<-b.lives, func() { lost <- io.EOF })
+	return &breakingConnection{lost: lost}, func() {}
+}
+
+type breakingConnection struct {
+	idleConnection
+
+	lost chan error
+}
+
+func (c *breakingConnection) SetOnInvalidations(func([]rueidis.RedisMessage)) <-chan error {
+	return c.lost
+}
+
+func (*breakingConnection) Close() {}
+
+// The pauses between connections that break grow, until one has lasted.
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &breaking{lives: make(chan time.Duration)}
+		u := &user{closed: make(chan struct{})}
+		u.Subscribe, u.Log = true, func(slog.Level, string, ...slog.Attr) {}
+		n := newNode(new(sync.Mutex), "", map[*user]struct{}{u: {}})
+		n.add(&Waiter{Wait: Wait{Key: "key"}, user: u, wakeup: newSignal()})
+		r := newRunner(t.Context(), &shared{}, n, func() rueidis.Client { return client })
+		r.tasks.Go(r.run)
+		client.lives <- lasting - 1
+		lost := time.Now().Add(lasting - 1)
+		pauses := []int{50, 100, 200, 400, 800, 1600, 3000, 3000, 50}
+		for i, ms := range pauses {
+			life := lasting - 1
+			if i == len(pauses)-2 {
+				life = lasting
+			}
+			client.lives <- life
+			want := time.Duration(ms) * time.Millisecond
+			require.InDelta(t, want, time.Since(lost), float64(want)/4)
+			lost = time.Now().Add(life)
+		}
 	})
 }
 
