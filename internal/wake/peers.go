@@ -34,7 +34,7 @@ func (p *peers) has(w *Waiter) bool {
 	return w.index < len(all) && all[w.index] == w
 }
 
-// remove removes a waiter, and reports whether there is a channel to leave.
+// remove removes a waiter, also from its channel. It reports whether that is idle now, and no other is.
 func (p *peers) remove(w *Waiter) (untidy bool) {
 	delete(p.asked, w)
 	all := p.waiting[w.Key]
@@ -44,7 +44,16 @@ func (p *peers) remove(w *Waiter) (untidy bool) {
 	if p.waiting[w.Key] = all[:last]; last == 0 {
 		delete(p.waiting, w.Key)
 	}
-	return p.channels.remove(w)
+	ch := p.channels.all[w.Channel]
+	if ch == nil {
+		return false
+	}
+	i := slices.Index(ch.waiters, w)
+	if i < 0 {
+		return false
+	}
+	ch.waiters = slices.Delete(ch.waiters, i, i+1)
+	return p.channels.vacant(w.Channel, ch)
 }
 
 // ask requests that a waiter be watched, for its call. It reports false if the call waits for an answer already.
@@ -95,7 +104,8 @@ func (p *peers) next() (asked []*Waiter) {
 
 // enlisted is what to send so that waiters are watched.
 type enlisted struct {
-	tracked, others   []*Waiter // by how they are to be watched: the keys of the first are to be read
+	tracked, others   []*Waiter // by how they are to be watched
+	keys              []string  // of the tracked ones, to read
 	channels, inSlots []string  // to subscribe to; the second also in their slots
 }
 
@@ -111,7 +121,7 @@ func (p *peers) enlist(asked []*Waiter, served func(*user) bool) (e enlisted) {
 			continue
 		}
 		if w.watched, w.tracks = true, p.tracks && w.user.Track; w.tracks {
-			e.tracked = append(e.tracked, w)
+			e.tracked, e.keys = append(e.tracked, w), append(e.keys, w.Key)
 		} else {
 			e.others = append(e.others, w)
 		}
@@ -252,16 +262,6 @@ func (c *channels) add(w *Waiter) (fresh, inSlot bool) {
 		ch.waiters = append(ch.waiters, w)
 	}
 	return fresh, inSlot
-}
-
-// remove removes a waiter from its channel, and reports whether that is the first idle one.
-func (c *channels) remove(w *Waiter) (untidy bool) {
-	ch := c.all[w.Channel]
-	if ch == nil || !slices.Contains(ch.waiters, w) {
-		return false
-	}
-	ch.waiters = slices.DeleteFunc(ch.waiters, func(o *Waiter) bool { return o == w })
-	return c.vacant(w.Channel, ch)
 }
 
 // isCommon reports whether a common channel is subscribed.

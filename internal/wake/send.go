@@ -100,7 +100,8 @@ func (r *runner) refuse(u *user) error {
 	return nil
 }
 
-// watch watches waiters that have asked for it.
+// watch watches waiters that have asked for it. It reads their keys, so that the server tracks them, and subscribes to channels
+// for waiters that this does not wake.
 func (r *runner) watch(c *connection, asked []*Waiter) error {
 	closed := func(u *user, _ bool) bool { return u.isClosed() } // nothing of a closed registry stays in memory
 	maps.DeleteFunc(c.prepared, closed)
@@ -114,10 +115,19 @@ func (r *runner) watch(c *connection, asked []*Waiter) error {
 	n.mu.Lock()
 	e := n.peers.enlist(asked, n.serves)
 	n.mu.Unlock()
-	if err := r.look(c, e.tracked); err != nil {
+	sent := time.Now()
+	looks, moved, err := c.look(e.keys)
+	if err != nil {
 		return err
 	}
-	if len(e.others)+len(e.channels)+len(e.inSlots) == 0 { // the server reports what any of them waits for
+	replied := time.Now()
+	if moved {
+		r.moved.wake()
+	}
+	n.mu.Lock()
+	n.peers.looked(e.tracked, looks, sent, replied)
+	n.mu.Unlock()
+	if len(e.others)+len(e.channels)+len(e.inSlots) == 0 {
 		return nil
 	}
 	if err := r.subscribe(c, e.channels); err != nil {
@@ -129,30 +139,6 @@ func (r *runner) watch(c *connection, asked []*Waiter) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.peers.subscribed(e.others)
-	return nil
-}
-
-// look reads the keys of waiters, so that the server tracks them.
-func (r *runner) look(c *connection, waiters []*Waiter) error {
-	if len(waiters) == 0 {
-		return nil
-	}
-	keys := make([]string, len(waiters))
-	for i, w := range waiters {
-		keys[i] = w.Key
-	}
-	sent := time.Now()
-	looks, moved, err := c.look(keys)
-	if err != nil {
-		return err
-	}
-	replied := time.Now()
-	if moved {
-		r.moved.wake()
-	}
-	r.node.mu.Lock()
-	defer r.node.mu.Unlock()
-	r.node.peers.looked(waiters, looks, sent, replied)
 	return nil
 }
 
