@@ -281,23 +281,15 @@ func (c *connection) unsubscribe(names, inSlots []string) error {
 	return nil
 }
 
-// dialer gets connections from a client's pool, one at a time. One goroutine uses it. The messages of a connection go to the
-// receiver, even before dial has returned the connection.
+// dialer gets connections from a client's pool, one at a time. One goroutine uses it. What the server sends without being asked
+// goes to the node, even before dial has returned the connection.
 type dialer struct {
 	*shared
-	ctx      context.Context       // ends all connections
-	source   func() rueidis.Client // the client to get them from
-	receiver receiver
-	dials    uint64           // so far
-	pending  chan *connection // brings the connection that is being dialled to this dial or a later one; nil: none is
-}
-
-// receiver gets what a server sends without being asked, and the number of the connection on which it came. The goroutine that
-// reads the connection calls it.
-type receiver interface {
-	published(connection uint64, m rueidis.PubSubMessage)
-	announced(connection uint64, s rueidis.PubSubSubscription)
-	invalidated(connection uint64, keys []rueidis.RedisMessage) // nil: all
+	node    *node
+	ctx     context.Context       // ends all connections
+	source  func() rueidis.Client // the client to get them from
+	dials   uint64                // so far
+	pending chan *connection      // brings the connection that is being dialled to this dial or a later one; nil: none is
 }
 
 // dialLimit, plus six round trips, is how long getting a connection may take: as long as a waiting call waits for it.
@@ -369,10 +361,10 @@ func (d *dialer) dedicate(client rueidis.Client, number uint64, taken chan<- *co
 	c.ctx, c.cancel = context.WithCancelCause(d.ctx)
 	c.client, c.giveBack = client.Dedicate()
 	c.client.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage:      func(m rueidis.PubSubMessage) { d.receiver.published(number, m) },
-		OnSubscription: func(s rueidis.PubSubSubscription) { d.receiver.announced(number, s) },
+		OnMessage:      func(m rueidis.PubSubMessage) { d.node.published(number, m) },
+		OnSubscription: func(s rueidis.PubSubSubscription) { d.node.announced(number, s) },
 	})
-	c.lost = c.client.SetOnInvalidations(func(keys []rueidis.RedisMessage) { d.receiver.invalidated(number, keys) })
+	c.lost = c.client.SetOnInvalidations(func(keys []rueidis.RedisMessage) { d.node.invalidated(number, keys) })
 	select {
 	case taken <- c:
 	case <-d.ctx.Done():

@@ -26,10 +26,10 @@
 //
 //	call ──▶ Listener, Waiter ──requests──▶ hub ──▶ node ──▶ peers, mail
 //	                                                 ▲
-//	                                               runner ──▶ dialer, connection ──▶ Redis
+//	                                         runner, dialer ──▶ connection ──▶ Redis
 //
 // An arrow leads from a piece to one that it knows. Otherwise a piece is handed values and functions: a waiter gets six requests,
-// a node the function that starts its runner, a dialer where to report what the server sends without being asked.
+// a node the function that starts its runner.
 //
 //   - hub: what the listeners of one client share, and which node has which waiter. The requests of waiters come in, and on a
 //     cluster the masters of the slots; waiters go out, to the node of their key.
@@ -40,7 +40,8 @@
 //   - mail: the channels for messages to one listener. The same comes in; what to subscribe to and to prove goes out, and whose
 //     messages arrive.
 //   - runner: the life of a node's connection, from dial to loss. It sends what the node wants, and tells it what came of that.
-//   - dialer, connection: commands go in, what the server has replied comes out. They know no waiter.
+//   - dialer: makes connections, and has what the server sends without being asked go to the node.
+//   - connection: commands go in, what the server has replied comes out. It knows no waiter.
 //   - user: what all of them know of a listener.
 //
 // One mutex, the hub's, guards all state, since a lost connection and a slot that moves concern a waiter, its key and its own

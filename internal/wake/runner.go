@@ -56,7 +56,7 @@ var errSuspect = errors.New("messages did not arrive, twice in a row")
 
 // newRunner makes the runner of a node; source returns a client of its server.
 func newRunner(ctx context.Context, s *shared, n *node, source func() rueidis.Client) *runner {
-	return &runner{shared: s, node: n, ctx: ctx, dialer: dialer{shared: s, ctx: ctx, source: source, receiver: n}}
+	return &runner{shared: s, node: n, ctx: ctx, dialer: dialer{shared: s, node: n, ctx: ctx, source: source}}
 }
 
 // run makes a connection when one is needed, and serves it until it is lost.
