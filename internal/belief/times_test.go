@@ -90,7 +90,7 @@ func TestTimes(t *testing.T) {
 // A question that is refused is asked less and less often: it makes some thirty entries a day in the server's log.
 func TestAgainAfter(t *testing.T) {
 	for refusals, after := range map[int]time.Duration{
-		0: Again, 1: Again, 2: 2 * Again, 3: 4 * Again, 6: 32 * Again, 7: MostAgain, 8: MostAgain, 1 << 40: MostAgain,
+		0: Again, 1: Again, 2: 2 * Again, 3: 4 * Again, 6: 32 * Again, 7: MostAgain, 8: MostAgain, 1 << 30: MostAgain,
 	} {
 		require.Equal(t, after, AgainAfter(refusals), refusals)
 	}

@@ -20,7 +20,7 @@ func TestBackoff(t *testing.T) {
 		{5, time.Hour, 800 * ms},
 		{6, time.Hour, time.Second},
 		{7, time.Hour, time.Second},
-		{1 << 40, time.Hour, time.Second},
+		{1 << 30, time.Hour, time.Second},
 		{0, time.Hour, 50 * ms},
 		{5, 3 * time.Second, 300 * ms}, // a tenth of the lease
 		{1, 300 * ms, 30 * ms},

@@ -62,7 +62,7 @@ func TestPermits_QueueLivesAlthoughTheClockWentBack(t *testing.T) {
 			for _, permits := range holds {
 				require.Equal(t, stateGranted, s.is(s.value("a"), permits, time.Hour, ModeTry))
 			}
-			queue, ahead := queueKey("orders", formatKey), 3_600_000_000
+			queue, ahead := queueKey("orders", formatKey), 2_000_000_000
 			first, next := s.value("b"), s.value("b")
 			s.waits(first, 1, ahead)
 			s.count("PEXPIRE", queue, "5000")

@@ -496,8 +496,8 @@ func TestQueue_ShortAskWhenTheClockGoesBack(t *testing.T) {
 	onServers(t).both("one", func(s *scripted) {
 		s.begins("b:1", "b:2|60000")
 		const later = 4_000_000_000_000_000
-		s.do("ZADD", formatQueue, strconv.Itoa(later), "b:3|60000")
-		require.Contains(s, s.asks("a:5"), strconv.Itoa(later+1))
+		s.do("ZADD", formatQueue, strconv.FormatInt(later, 10), "b:3|60000")
+		require.Contains(s, s.asks("a:5"), strconv.FormatInt(later+1, 10))
 		require.Equal(s, "b:2|60000 b:3|60000 a:5|60000", s.queue())
 	})
 }

@@ -41,7 +41,7 @@ func semaphoreOf(t *testing.T) *semaphore {
 // value returns a value that no hold has had.
 func (s *semaphore) value(registry string) string {
 	s.last++
-	return registry + ":" + strconv.Itoa(1795278371204111+s.last)
+	return registry + ":" + strconv.FormatInt(1795278371204111+int64(s.last), 10)
 }
 
 func (s *semaphore) asks(value string, permits int, ms time.Duration, mode Mode) (Reply, error) {

@@ -86,7 +86,7 @@ type benchCase struct {
 	reply string // of each call
 }
 
-func value(k int) string { return benchHolder + strconv.Itoa(benchFirst+k) }
+func value(k int) string { return benchHolder + strconv.FormatInt(benchFirst+int64(k), 10) }
 
 // waitsFor returns tickets of so many holds, from the k-th on, that came now, in a queue whose newest window was a moment ago.
 func waitsFor(k, tickets int, side string) (commands [][]string) {
@@ -102,7 +102,7 @@ func waitsFor(k, tickets int, side string) (commands [][]string) {
 func (s *serverBench) cases(f benchFormat) map[string]benchCase {
 	gone := [][]string{{"DEL", benchKey, benchQueue}}
 	none := func(int) [][]string { return nil }
-	other := benchOther + strconv.Itoa(benchFirst)
+	other := benchOther + strconv.FormatInt(benchFirst, 10)
 	request := func(k int, q Queueing) Request {
 		return Request{Key: benchKey, Value: value(k), Lease: lease.NewTerm(time.Minute), Side: f.side, Queueing: q}
 	}

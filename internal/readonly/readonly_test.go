@@ -136,7 +136,7 @@ func TestReader_MoreHoldersThanAreNamed(t *testing.T) {
 		}
 		add(-1000, "permits")
 		for i := range held {
-			add(float64(time.Now().Add(time.Minute).UnixMilli()), fmt.Sprintf("%s:%d", own, 1_795_000_000_000_000+i))
+			add(float64(time.Now().Add(time.Minute).UnixMilli()), fmt.Sprintf("%s:%d", own, 1_795_000_000_000_000+int64(i)))
 		}
 		holders, err := r.Holders(t.Context(), []string{"seat"})
 		require.NoError(t, err)

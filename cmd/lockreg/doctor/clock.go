@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -56,7 +57,7 @@ func (x *examination) clocks(ctx context.Context) {
 			continue
 		}
 		x.jumps(n, all)
-		best := slices.MinFunc(all, func(a, b sample) int { return int(a.took - b.took) })
+		best := slices.MinFunc(all, func(a, b sample) int { return cmp.Compare(a.took, b.took) })
 		known = append(known, serverClock{n, best})
 		x.found(Finding{ID: "clock", Severity: OK, Seen: "the clocks of the servers and of this host agree"})
 		if skew := best.offset.Abs() - best.took/2; skew > skewLimit {
