@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
@@ -23,7 +24,7 @@ const (
 	defaultCapacity = 100_000
 
 	// leastLease is the shortest lease, in whole milliseconds, that is longer than its margin.
-	leastLease = 2 * time.Millisecond
+	leastLease = 2*time.Millisecond + clock.Step
 
 	// longestLease keeps a crash from blocking a path forever, and catches durations in the wrong unit.
 	longestLease = 30 * 24 * time.Hour
