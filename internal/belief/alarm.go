@@ -15,7 +15,7 @@ type Alarm struct {
 	Holds  time.Duration // how long the command itself may block at the server
 	Probes clock.Instant // of a probe: when the command that it stands in for was sent; 0: it is not a probe
 
-	at      clock.Instant // when it rings; 0: the timer was not set
+	At      clock.Instant // when a timer must fire; 0: none was set; Never: no server owes a reply
 	rang    bool
 	excused bool // the timer was late
 }
@@ -23,19 +23,11 @@ type Alarm struct {
 // Never is the Holds of a wait that is not for a reply of the server.
 const Never = clock.Longest / 2
 
-// At returns when a timer must fire; 0: none was set.
-func (a *Alarm) At() clock.Instant { return a.at }
-
-// Set sets the alarm for a command; sent is when the command was sent, or now if it still waits to be sent.
-func (a *Alarm) Set(s *State, sent clock.Instant) { a.at = a.due(s, sent) }
-
-// SetNever sets the alarm so that it does not ring: no server owes a reply.
-func (a *Alarm) SetNever() { a.at = clock.Never }
-
-// due returns when the server has been silent for too long. For a probe, the silence began with the command that was given up.
-// That command may have been answered, so the probe also gets the time of its own reply, even if the round trip has just become
-// longer. So with contexts shorter than half a second a server is suspect within a second.
-func (a *Alarm) due(s *State, sent clock.Instant) clock.Instant {
+// Due returns when the server has been silent for too long; sent is when the command was sent, or now if it still waits to be
+// sent. For a probe, the silence began with the command that was given up. That command may have been answered, so the probe
+// also gets the time of its own reply, even if the round trip has just become longer. So with contexts shorter than half a
+// second a server is suspect within a second.
+func (a *Alarm) Due(s *State, sent clock.Instant) clock.Instant {
 	trip := s.RoundTrip()
 	if a.Probes != 0 {
 		return max(a.Probes.Add(s.Silence(trip)), sent.Add(max(Silence, trip.Sure()+Tick)))
@@ -46,19 +38,19 @@ func (a *Alarm) due(s *State, sent clock.Instant) clock.Instant {
 // Ring is the event that the timer fires. It reports whether the server has been silent for too long. If not, the timer must be
 // set again, to At.
 func (a *Alarm) Ring(s *State, sent, now clock.Instant) bool {
-	if now < a.at {
+	if now < a.At {
 		return false
 	}
-	due := a.due(s, sent)
+	due := a.Due(s, sent)
 	if now < due { // it was sent later, or the round trip is known better by now
-		a.at = due
+		a.At = due
 		return false
 	}
-	if a.at.Until(now) >= Tick && excusable(due, now) {
-		a.excused, a.at = true, now.Add(s.RoundTrip().Silence())
+	if a.At.Until(now) >= Tick && excusable(due, now) {
+		a.excused, a.At = true, now.Add(s.RoundTrip().Silence())
 		return false
 	}
-	a.rang, a.at = true, clock.Never
+	a.rang, a.At = true, clock.Never
 	return true
 }
 
@@ -71,7 +63,7 @@ func (a *Alarm) Excuses(s *State, sent, came clock.Instant) bool {
 	if a.rang || sent.Until(came) < Silence {
 		return false
 	}
-	due, at := a.due(s, sent), a.at
+	due, at := a.Due(s, sent), a.At
 	if at == 0 { // a round would have set it, if the process had run
 		at = due
 	}

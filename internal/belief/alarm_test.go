@@ -17,16 +17,16 @@ func TestAlarm_EachTimerIsLate(t *testing.T) {
 		for _, by := range []time.Duration{Tick, 300 * time.Millisecond, time.Second, Pause} {
 			for _, probes := range []clock.Instant{0, begun.Add(-time.Second)} {
 				a := Alarm{Probes: probes}
-				a.Set(s, begun)
-				due, at := a.At(), a.At().Add(by)
-				for ; !a.Ring(s, begun, at); at = a.At().Add(by) {
+				a.At = a.Due(s, begun)
+				due, at := a.At, a.At.Add(by)
+				for ; !a.Ring(s, begun, at); at = a.At.Add(by) {
 					require.LessOrEqual(t, due.Until(at), Pause, "%s, each %v late", name, by)
 					require.True(t, a.Excuses(s, begun, at))
 					require.False(t, a.Excuses(s, begun, due.Add(Pause+1)))
 				}
 				require.LessOrEqual(t, due.Until(at), Pause+s.RoundTrip().Silence()+by)
 				require.False(t, a.Excuses(s, begun, at))
-				require.Equal(t, clock.Never, a.At(), "it rings once")
+				require.Equal(t, clock.Never, a.At, "it rings once")
 			}
 		}
 	}
@@ -36,19 +36,19 @@ func TestAlarm_EachTimerIsLate(t *testing.T) {
 // sent now.
 func TestAlarm_IsSetAnew(t *testing.T) {
 	s, a, now := near(), Alarm{}, clock.Instant(time.Hour)
-	a.Set(s, now)
-	require.False(t, a.Ring(s, now, a.At()-1))
-	first := a.At()
+	a.At = a.Due(s, now)
+	require.False(t, a.Ring(s, now, a.At-1))
+	first := a.At
 	require.False(t, a.Ring(s, first, first), "it was sent later")
-	require.Equal(t, first.Add(s.Patience()), a.At())
-	require.True(t, a.Ring(s, first, a.At()))
+	require.Equal(t, first.Add(s.Patience()), a.At)
+	require.True(t, a.Ring(s, first, a.At))
 
 	var never Alarm
-	never.SetNever()
+	never.At = clock.Never
 	require.False(t, never.Ring(s, now, now.Add(Never)))
 	block := Alarm{Holds: time.Second}
-	block.Set(s, now)
-	require.Equal(t, now.Add(s.Patience()+time.Second), block.At())
+	block.At = block.Due(s, now)
+	require.Equal(t, now.Add(s.Patience()+time.Second), block.At)
 }
 
 // A probe takes the place of a command that was given up, but has its own time to be answered.
@@ -56,7 +56,7 @@ func TestAlarm_OfAProbe(t *testing.T) {
 	s, now := near(), clock.Instant(time.Hour)
 	for ago, due := range map[time.Duration]time.Duration{0: s.Patience(), 10 * time.Millisecond: Silence, time.Minute: Silence} {
 		a := Alarm{Probes: now.Add(-ago)}
-		a.Set(s, now)
-		require.Equal(t, due, now.Until(a.At()), ago)
+		a.At = a.Due(s, now)
+		require.Equal(t, due, now.Until(a.At), ago)
 	}
 }

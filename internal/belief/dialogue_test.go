@@ -256,7 +256,7 @@ func (s *talk) hear(event, about string) []string {
 		return []string{s.look()}
 	case "send":
 		s.sent[about], s.alarms[about] = s.now, &Alarm{}
-		s.alarms[about].Set(&s.State, s.now)
+		s.alarms[about].At = s.alarms[about].Due(&s.State, s.now)
 	case "timer":
 		if !s.alarms[about].Ring(&s.State, s.sent[about], s.now) {
 			return []string{"waits"}

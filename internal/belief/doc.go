@@ -3,7 +3,7 @@
 // answers.
 //
 //	what happens                                    what is told                    what is said
-//	a command is sent, and a timer fires            [Alarm]: Set, Ring, Excuses     silent; or this process stood still
+//	a command is sent, and a timer fires            [Alarm]: Due, Ring, Excuses     silent; or this process stood still
 //	it is answered, or not; its connection breaks   [State.Judge], Broke            believed, late, doubtful
 //	it had no reply for too long                    FoundSilent                     suspect; what to do, see [Acts]
 //	a message comes                                 GotMessage

@@ -191,18 +191,6 @@ func (s *State) WarmedUp() { s.replies.Store(manyReplies) }
 // Led is the event that from now on others name the master: the nodes of a cluster, or Sentinels.
 func (s *State) Led() { s.change(func(next *standing) { next.led = true }) }
 
-// answered is the event that a reply came in time. If it came on a trusted way, which was chosen after the server had become
-// suspect, it says nothing about the client's own connections.
-func (s *State) answered(came clock.Instant, trusted bool) {
-	last := s.LastReply()
-	if pause := last.Until(came); pause >= newsRest || last <= s.LastBreak() {
-		s.heard.Store(int64(came))
-	}
-	if !trusted && !s.Warm() {
-		s.replies.Add(1)
-	}
-}
-
 // Broke is the event that a connection broke: making another one may take long. If a fresh connection broke, the client's own
 // ones count as broken, too. While the server is suspect no command goes over them, so nothing else would show it.
 func (s *State) Broke(now clock.Instant) Acts {
@@ -307,7 +295,7 @@ func (s *State) Judge(x Exchange) (a Answer, do Acts) {
 		late = true
 	case took >= x.Trip.Late(x.Lease)+x.Holds, x.Obtains && !x.Trip.Known && took >= Silence:
 		late = true
-	case x.Sent < s.SilentAt():
+	case x.Sent < s.view().silentAt:
 		// It was silent for long enough for a failover, however fast this reply came.
 		late = true
 	}
@@ -319,6 +307,11 @@ func (s *State) Judge(x Exchange) (a Answer, do Acts) {
 	case x.Outcome == Broken:
 		return Believed, s.Broke(x.Came)
 	}
-	s.answered(x.Came, x.Trusted)
+	if last := s.LastReply(); last.Until(x.Came) >= newsRest || last <= s.view().brokeAfter {
+		s.heard.Store(int64(x.Came))
+	}
+	if !x.Trusted && !s.Warm() { // a trusted way says nothing about the client's own connections
+		s.replies.Add(1)
+	}
 	return Believed, 0
 }

@@ -16,8 +16,8 @@ func TestTimes(t *testing.T) {
 	const ms, begun = time.Millisecond, clock.Instant(time.Minute)
 	late := func(by time.Duration) (excused bool) {
 		s, a := near(), Alarm{}
-		a.Set(s, begun)
-		return !a.Ring(s, begun, a.At().Add(by))
+		a.At = a.Due(s, begun)
+		return !a.Ring(s, begun, a.At.Add(by))
 	}
 	believed := func(took time.Duration) bool {
 		s := near()

@@ -18,7 +18,7 @@ import (
 // silent, see [belief.Alarm].
 //
 //	idle ──begin──▶ untimed ──stop──▶ idle
-//	  │               └──round──▶ timed ──stop──▶ idle, or not used again
+//	  │               └──round──▶ timed ──stop──▶ idle, or spent: not used again
 //	  └────────begin──────────────▶┘
 //
 // Most commands are answered at once, while their bounds are untimed. Such a bound is always reused. Only the caller writes an
@@ -66,6 +66,7 @@ const (
 	idle uint32 = iota
 	untimed
 	timed
+	spent
 )
 
 // begin begins a bound. If own is not nil, the bound closes it when it ends. With rounds, a round may be the first to notice
@@ -102,50 +103,38 @@ func (b *bound) begin(p *Wait, now clock.Instant, own *dedicated, rounds bool) (
 	return false
 }
 
-// stop ends the caller's use of the bound. It reports whether the bound had ended before, and whether another command may use it.
-func (b *bound) stop() (over, reusable bool) {
+// stop ends the caller's use of the bound. It reports whether the bound had ended before.
+func (b *bound) stop() (over bool) {
 	if b.phase.CompareAndSwap(untimed, idle) {
-		b.land()
-		b.ctx, b.observer, b.own = nil, nil, nil
-		return false, true
+		return false
 	}
 	b.mu.Lock()
-	b.phase.Store(idle)
-	reusable = b.timer != nil && b.timer.Stop() // otherwise a round may be about to set the timer, or it has just fired
+	b.phase.Store(spent)
+	quiet := b.timer != nil && b.timer.Stop() // otherwise a round may be about to set the timer, or it has just fired
 	if b.noted {
 		b.observer.Answered(clock.Instant(b.began.Load()))
 	}
 	leave, over := b.leave, b.over()
 	b.mu.Unlock()
 	// Otherwise the context may be about to be watched or has ended, or a driver of the queue may still answer.
-	reusable = leave != nil && leave() && reusable && !over // mutant: reply to another
-	if reusable {
-		b.mu.Lock()
-		b.land()
-		b.limits, b.own, b.leave, b.alarm = limits{}, nil, nil, belief.Alarm{}
-		b.mu.Unlock()
+	if leave != nil && leave() && quiet && !over { // mutant: reply to another
+		b.phase.Store(idle)
 	}
-	return over, reusable
-}
-
-// land ends the flight, if its driver has answered. The driver has not answered if code of the user has panicked in the caller.
-// Land also clears the node, so that an idle bound keeps no dropped node in memory.
-func (b *bound) land() {
-	if b.queued && b.stage.Load() == done { // mutant: driver loses its node
-		b.queued = false
-		b.to.Store(nil) // mutant: node kept by an idle bound
-	}
+	return over
 }
 
 // stopped reports whether the caller no longer waits. The caller of this method holds the mutex.
-func (b *bound) stopped() bool { return b.phase.Load() == idle }
+func (b *bound) stopped() bool {
+	phase := b.phase.Load()
+	return phase == idle || phase == spent
+}
 
 // setTimer sets the timer that ends the bound. The caller holds the mutex.
 func (b *bound) setTimer(now clock.Instant) {
 	if b.timer == nil {
 		b.timer = time.AfterFunc(time.Hour, b.end)
 	}
-	b.alarm.Set(&b.judge.belief, b.sent(now))
+	b.alarm.At = b.alarm.Due(&b.judge.belief, b.sent(now))
 	b.wait(now)
 	if b.observer != nil {
 		b.noted = true
@@ -155,7 +144,7 @@ func (b *bound) setTimer(now clock.Instant) {
 
 // wait resets the timer. In fake time Reset, unlike AfterFunc, lets other goroutines first finish their work at this instant.
 func (b *bound) wait(now clock.Instant) {
-	next := min(b.due, b.alarm.At())
+	next := min(b.due, b.alarm.At)
 	if b.failFast {
 		next = min(next, now.Add(tooSoon))
 	}
@@ -179,7 +168,7 @@ func (b *bound) sent(now clock.Instant) clock.Instant {
 // the answer yet; nor does a command over the old connections of a suspect node. The caller holds the mutex.
 func (b *bound) silent(now clock.Instant) (tell func()) {
 	if b.queued && b.stage.Load() == done {
-		b.alarm.SetNever()
+		b.alarm.At = clock.Never
 		return nil
 	}
 	sent, to := b.sent(now), b.judge
@@ -240,7 +229,7 @@ func (b *bound) contextEnded(ended clock.Instant) {
 	if b.phase.CompareAndSwap(untimed, timed) { // no round has seen the bound
 		b.leave = endsNever
 		b.setTimer(now)
-	} else if b.alarm.At() == 0 { // a round has seen the bound, and is about to set the timer; until then stop does not reuse it
+	} else if b.alarm.At == 0 { // a round has seen the bound, and is about to set the timer; until then stop does not reuse it
 		b.setTimer(now)
 	}
 	b.near = 0
@@ -301,12 +290,6 @@ func (b *bound) left(now clock.Instant) time.Duration {
 }
 
 func (b *bound) over() bool { return b.ended.Load() != 0 }
-
-// overdue reports whether the bound ended at least tooSoon ago. A reply that comes sooner after the end is a coincidence, and
-// does not show that the client ignores contexts.
-func (b *bound) overdue() bool {
-	return b.over() && clock.Instant(b.ended.Load()).Until(b.judge.clock.Now()) >= tooSoon
-}
 
 func (b *bound) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
@@ -372,7 +355,7 @@ func (p *boundPool) prepare(j *judge, also func(now clock.Instant) bool) {
 	p.timer.Stop()
 }
 
-// take returns an idle bound, and how many are in use, this one included. The caller must begin and stop it, or free it.
+// take returns an idle bound, and how many are in use, this one included. The caller must begin and stop it, and free it.
 func (p *boundPool) take() (b *bound, used int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -392,30 +375,25 @@ func (p *boundPool) begin(b *bound, w *Wait, now clock.Instant, own *dedicated) 
 	}
 }
 
-// stop ends the caller's use of a bound. It reports whether the bound had ended before.
-func (p *boundPool) stop(b *bound) (over bool) {
-	over, reusable := b.stop()
-	p.free(b, reusable)
-	return over
-}
-
-// stopAfterPanic stops a bound that its caller has not stopped, since code of the user panicked. A driver may still answer it.
-func (p *boundPool) stopAfterPanic(b *bound, stopped *bool) {
-	if !*stopped {
-		defer p.free(b, false) // mutant: panic keeps a place
-		b.stop()
+// free returns a bound to the pool, or, if another goroutine may still use it, drops it. It is deferred: if the bound has not
+// been stopped, code of the user has panicked in the caller, and a driver may still answer. An idle bound keeps no node, since
+// no slot may lead to that any more.
+func (p *boundPool) free(b *bound) {
+	again := b.phase.Load() == idle // mutant: driver loses its node
+	if again {
+		b.limits, b.own, b.leave, b.alarm, b.queued = limits{}, nil, nil, belief.Alarm{}, false
+		b.to.Store(nil) // mutant: node kept by an idle bound
 	}
-}
-
-// free returns a bound to the pool, or, if another goroutine may still use it, drops it.
-func (p *boundPool) free(b *bound, again bool) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	last := len(p.used) - 1
 	p.used[b.index], p.used[last].index, p.used[last] = p.used[last], b.index, nil
 	p.used = p.used[:last]
 	if again && len(p.idle) < mostIdleBounds {
 		p.idle = append(p.idle, b)
+	}
+	p.mu.Unlock()
+	if !again && b.phase.Load() != spent {
+		b.stop()
 	}
 }
 
@@ -426,19 +404,12 @@ func (p *boundPool) run() {
 	}
 }
 
-// round looks for commands that take long. A caller makes its bound untimed before it checks running, so either this round sees
-// the bound, or the caller finds running false.
+// round sets a timer for each command that takes long. A caller makes its bound untimed before it checks running, so either
+// this round sees the bound, or the caller finds running false.
 func (p *boundPool) round() {
 	p.running.Store(false)
 	now := p.judge.clock.Now()
 	more := p.also(now)
-	if p.look(now) || more {
-		p.run()
-	}
-}
-
-// look sets a timer for each command that takes long, and reports whether there are others.
-func (p *boundPool) look(now clock.Instant) (more bool) {
 	var slow []*bound
 	p.mu.Lock()
 	for _, b := range p.used {
@@ -464,5 +435,7 @@ func (p *boundPool) look(now clock.Instant) (more bool) {
 		}
 		b.mu.Unlock()
 	}
-	return more
+	if more {
+		p.run()
+	}
 }

@@ -154,9 +154,10 @@ func TestBoundPool(t *testing.T) {
 			require.Equal(t, i+1, used)
 			all = append(all, b)
 		}
-		p.free(all[0], true)
-		p.free(all[4], true)
-		p.free(all[2], false)
+		all[2].phase.Store(spent)
+		p.free(all[0])
+		p.free(all[4])
+		p.free(all[2])
 		require.Same(t, all[4], p.next())
 		b, used := p.take()
 		require.Same(t, all[0], b)
@@ -208,7 +209,7 @@ func TestBound_TimedIsUsedAgain(t *testing.T) {
 			require.Equal(t, timed, end.phase.Load())
 			if rang {
 				end.mu.Lock()
-				require.True(t, end.alarm.Ring(&s.belief, clock.Instant(end.began.Load()), end.alarm.At()))
+				require.True(t, end.alarm.Ring(&s.belief, clock.Instant(end.began.Load()), end.alarm.At))
 				end.mu.Unlock()
 			}
 			require.False(t, s.bounds.stop(end))
@@ -242,7 +243,7 @@ func TestBound_ASilenceIsToldOfTheCommandThatHadIt(t *testing.T) {
 			at := func() clock.Instant {
 				end.mu.Lock()
 				defer end.mu.Unlock()
-				return end.alarm.At()
+				return end.alarm.At
 			}
 			rings := at()
 			<-time.After(way.Clock.Now().Until(rings))
@@ -252,9 +253,9 @@ func TestBound_ASilenceIsToldOfTheCommandThatHadIt(t *testing.T) {
 			require.False(t, s.bounds.stop(end))
 			end = s.bounds.next()
 			end.enter(task{plain: true})
-			s.bounds.free(end, true)
+			s.bounds.free(end)
 			end = s.bounds.next()
-			end.queued, end.plain = false, false
+			end.plain = false
 		}
 	})
 }
@@ -338,6 +339,11 @@ func TestBound_TheWayTurnsOutLonger(t *testing.T) {
 func (p *boundPool) next() *bound {
 	b, _ := p.take()
 	return b
+}
+
+func (p *boundPool) stop(b *bound) (over bool) {
+	defer p.free(b)
+	return b.stop()
 }
 
 // The silence of a queued command begins when it is sent, and counts against the server to which it was sent. A command over
@@ -429,7 +435,7 @@ func TestBoundPool_KeepsFewIdleOnes(t *testing.T) {
 		all[i] = p.next()
 	}
 	for _, b := range all {
-		p.free(b, true)
+		p.free(b)
 	}
 	require.Empty(t, p.used)
 	require.Len(t, p.idle, mostIdleBounds)

@@ -27,7 +27,7 @@ type Client struct {
 	resolver *topology.Resolver // of a cluster
 	// ctx never ends, but rueidis must not know that: with a context that cannot end it reads a connection only while a command is
 	// under way, and notices a closed connection only at the next command.
-	ctx context.Context
+	ctx *bound // never begun, so it never ends
 	// ignoresCtx: the client has ignored the end of a context, as it does with DisableAutoPipelining. Then all commands go through
 	// the queue, one at a time, since each has a connection of its own.
 	ignoresCtx atomic.Bool
@@ -40,18 +40,10 @@ type Client struct {
 	demotion    demotion
 }
 
-// endless is a context that has a Done channel but never ends.
-type endless struct {
-	context.Context
-	done chan struct{}
-}
-
-func (l endless) Done() <-chan struct{} { return l.done }
-
 // New makes a Client. It asks the client for its mode, which may block in a wrapper.
 func New(client rueidis.Client) *Client {
 	t := &Client{redis: client, Clock: clock.New(), pool: &pool{}, mode: client.Mode()}
-	t.ctx = endless{context.Background(), make(chan struct{})}
+	t.ctx = &bound{done: make(chan struct{})}
 	all := &routes{}
 	if t.mode == rueidis.ClientModeCluster {
 		all.of = &[protocol.Slots]uint16{}
@@ -134,22 +126,21 @@ func (t *Client) send(p *Wait, c *protocol.Call) (a Reply) {
 
 // doDirect is Do for a caller that sends through the client. Unsent: it must be sent once more, see doQueued.
 func (s *Node) doDirect(p *Wait, c *protocol.Call, end *bound, a *Reply) (unsent bool) {
-	t, stopped := s.client, false
-	defer s.bounds.stopAfterPanic(end, &stopped)
+	t := s.client
+	defer s.bounds.free(end) // mutant: panic keeps a place
 	s.bounds.begin(end, p, a.Sent, nil)
 	a.RedisResult = c.Send(end, t.redis)
 	a.ReadBack = c.ReadBack()
-	overdue := end.overdue()
+	ended := clock.Instant(end.ended.Load())
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)
 	unanswered := errors.Is(a.Error(), fault.NoAnswer)
 	unsent = unanswered && !end.over()
-	s.bounds.stop(end)
-	stopped = true
+	end.stop()
 	if unsent {
 		return true
 	}
-	if overdue && !unanswered {
+	if ended != 0 && ended.Until(a.Came) >= tooSoon && !unanswered { // a reply that comes sooner after the end is a coincidence
 		t.ignoresCtx.Store(true)
 	}
 	s.takeIn(p, excused, a)
@@ -172,21 +163,8 @@ func (t *Client) Greeted(took time.Duration, all bool) {
 // the PING may hang, so there is one at a time, and all callers meanwhile share its answer. The answer may be from just before
 // the client was closed; callers ask again.
 func (t *Client) Closed() bool {
-	return clock.Await(t.askClosed(), askLimit) && t.closing.closed.Load()
-}
-
-// closing is a question whether the client is closed.
-type closing struct {
-	mu       sync.Mutex
-	answered chan struct{} // closed with the answer; nil: nobody asks
-	closed   atomic.Bool   // the answer
-}
-
-// askClosed asks in the background, unless a question is under way. The channel is closed when the answer is there.
-func (t *Client) askClosed() (answered <-chan struct{}) {
 	c := &t.closing
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.answered == nil {
 		c.answered = make(chan struct{})
 		go func() {
@@ -197,7 +175,16 @@ func (t *Client) askClosed() (answered <-chan struct{}) {
 			c.answered = nil
 		}()
 	}
-	return c.answered
+	answered := c.answered
+	c.mu.Unlock()
+	return clock.Await(answered, askLimit) && c.closed.Load()
+}
+
+// closing is a question whether the client is closed.
+type closing struct {
+	mu       sync.Mutex
+	answered chan struct{} // closed with the answer; nil: nobody asks
+	closed   atomic.Bool   // the answer
 }
 
 // askLimit is how long a call waits for the reply to an optional question.

@@ -68,18 +68,13 @@ func (d *demotion) tell() {
 // the address moved, then over one that is made for this command.
 const mostRefused = 3
 
-// mend begins closeOld, unless it runs.
-func (s *Node) mend() {
-	if d := &s.client.demotion; d.closing.CompareAndSwap(false, true) {
-		go func() {
-			defer d.closing.Store(false)
-			s.closeOld()
-		}()
-	}
-}
-
-// closeOld closes the client's own connections that lead to a replica, and then has commands use the others again.
+// closeOld closes the client's own connections that lead to a replica, and then has commands use the others again. It does
+// nothing if it runs already.
 func (s *Node) closeOld() {
+	if !s.client.demotion.closing.CompareAndSwap(false, true) {
+		return
+	}
+	defer s.client.demotion.closing.Store(false)
 	looks := s.belief.Inspecting()
 	if role, _ := s.askRole(false); role == belief.Replica { // of the fresh connection
 		s.belief.Owe()

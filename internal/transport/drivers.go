@@ -105,12 +105,6 @@ const (
 // entries has entries that were answered, to be used again.
 var entries = sync.Pool{New: func() any { return &entry{} }}
 
-// forget frees an entry. Its driver must have answered it, and so does not use it any more.
-func (e *entry) forget() {
-	*e = entry{}
-	entries.Put(e)
-}
-
 func (e *entry) obtains() bool { return e.abandoned != nil }
 
 // gone reports whether a command that was taken is done: its caller has left, or it is answered.
@@ -140,28 +134,23 @@ func (e *entry) await() rueidis.RedisResult {
 	}
 }
 
-// await queues a command, and waits for the reply.
-func (q *queue) await(e *entry) rueidis.RedisResult {
+// add queues a command, whose caller then waits for the reply.
+func (q *queue) add(e *entry) {
 	e.end.stage.Store(waits) // the command may be sent for a second time
-	if !q.add(e) {
-		q.given.watch() // the rounds may have ended before this command waited
-	}
-	return e.await()
-}
-
-// add queues a command. It reports whether a driver has begun for it.
-func (q *queue) add(e *entry) (begins bool) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	q.waiting = append(q.waiting, e)
 	q.flying++
 	if q.flying < q.from*4/5 && q.on.Load() {
 		q.on.Store(false)
 	}
-	if begins = q.seeking+q.sending < q.given.drivers(); begins {
+	begins := q.seeking+q.sending < q.given.drivers()
+	if begins {
 		q.begin()
 	}
-	return begins
+	q.mu.Unlock()
+	if !begins {
+		q.given.watch() // the rounds may have ended before this command waited
+	}
 }
 
 // leave ends the wait for a command. It reports whether the command may have been sent, or may still be.

@@ -41,7 +41,7 @@ func (c *office) Do(ctx context.Context, command rueidis.Completed) rueidis.Redi
 	if command.Commands()[0] == "PING" { // after one was given up
 		return rueidis.RedisResult{}
 	}
-	if _, direct := ctx.(*bound); !direct { // it was to go together with others, and there were none
+	if b, isBound := ctx.(*bound); !isBound || b.judge == nil { // it was to go together with others, and there were none
 		return c.DoMulti(ctx, command)[0]
 	}
 	key := command.Commands()[1]
@@ -489,15 +489,14 @@ func TestQueue_WatchdogGoesOnWhileSomethingWaits(t *testing.T) {
 		b := away(s)
 		end := s.bounds.next()
 		e := end.enter(task{key: "0"})
-		e.command = s.packed(&protocol.Call{Key: "0"})
+		e.command = (&protocol.Call{Key: "0"}).Command(way.redis.B(), false).ToPipe()
 		p := Wait{Ctx: t.Context(), Limit: 5 * time.Second}
 		s.bounds.begin(end, &p, way.Clock.Now(), nil)
 		<-time.After(2 * roundEvery)
 		synctest.Wait()
 		require.False(t, way.First.bounds.running.Load())
 		begun := time.Now()
-		require.False(t, b.add(e))
-		s.bounds.run()
+		b.add(e)
 		require.NoError(t, e.await().Error())
 		require.LessOrEqual(t, time.Since(begun), 2*roundEvery)
 		s.bounds.stop(end)

@@ -37,6 +37,7 @@ func driving(t *testing.T, drivers int, test func(t *testing.T, d *drives)) {
 			now: d.judge.clock.Now, stands: func(r *road) bool { return r.suspect == d.node },
 			barred:  func() bool { return d.barred },
 			drivers: func() int { return drivers },
+			watch:   func() {},
 			choose: func(func() bool) (road, bool) {
 				d.chosen++
 				r := road{most: mostAtOnce, suspect: d.node}

@@ -64,11 +64,17 @@ func (j *judge) takeIn(p *Wait, excused bool, a *Reply) {
 	j.assess(p, x, a)
 }
 
-// assess completes a reply. If a replica has refused the command, it makes the node suspect. If a later command is answered on
+// assess completes a reply. One that says whether it obtained a lock is late if the client uses another server by now than the
+// one that was believed last. If a replica has refused the command, it makes the node suspect. If a later command is answered on
 // a fresh connection, it starts to look at the client's own connections.
 func (j *judge) assess(p *Wait, x exchange, a *Reply) {
 	err := a.Error()
-	x.Left = x.Left || p.Obtains && fault.Answered(err) && j.changed()
+	believed := j.belief.Believed()
+	if !x.Left && p.Obtains && believed != nil && fault.Answered(err) && j.present() != *believed {
+		x.Left = true // mutant: change unnoticed
+		now := j.clock.Now()
+		j.follow(j.belief.Switched(now), now)
+	}
 	answer := j.believes(p, err, x.Exchange)
 	a.Late, a.Doubtful, a.Cut = answer != belief.Believed, answer == belief.Doubtful, p.cut(err)
 	refused := j.roles && protocol.RefusedByReplica(a.RedisResult)
@@ -90,17 +96,6 @@ func (j *judge) assess(p *Wait, x exchange, a *Reply) {
 func (j *judge) left(address string, asked clock.Instant) bool {
 	j.noticeStandstill()
 	return j.present() != address || j.belief.DoubtedSince(asked)
-}
-
-// changed reports whether the client uses another server than the one that was believed last.
-func (j *judge) changed() bool {
-	believed := j.belief.Believed()
-	if believed == nil || j.present() == *believed {
-		return false
-	}
-	now := j.clock.Now()
-	j.follow(j.belief.Switched(now), now)
-	return true // mutant: change unnoticed
 }
 
 // foundSilent notes that a command had no reply for too long. Sent is when the command was sent.

@@ -115,7 +115,7 @@ func (s *Node) do(acts belief.Acts, sent clock.Instant) {
 		s.probes.gaveUp(sent)
 	}
 	if acts.Has(belief.Inspect) {
-		s.mend()
+		go s.closeOld()
 	}
 }
 

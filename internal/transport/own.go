@@ -155,19 +155,19 @@ func (o *ownConns) drop() {
 // doOwn is Do over the own connection. It passes no context that can end, and the command counts as blocking: see dedicated.ask.
 func (s *Node) doOwn(w *ownConn, p *Wait, c *protocol.Call, end *bound, a *Reply) {
 	t, stopped := s.client, false
+	defer s.bounds.free(end)
 	defer func() {
 		if !stopped { // a method of the caller's context has panicked
 			s.own.drop()
 		}
 		w.leave()
-		s.bounds.stopAfterPanic(end, &stopped)
 	}()
 	s.bounds.begin(end, p, a.Sent, w.dedicated)
 	a.RedisResult = c.Repair(end, t.redis, c.SendOnce(context.Background(), w, true))
 	a.ReadBack = c.ReadBack()
 	a.Came = t.Clock.Now()
 	excused := end.excuses(a.Sent, a.Came)
-	over := s.bounds.stop(end) // from here on the bound closes nothing
+	over := end.stop() // from here on the bound closes nothing
 	stopped = true
 	err := a.Error()
 	if over || !fault.Answered(err) {

@@ -236,14 +236,13 @@ func (s *Node) await(p *Wait, of task) outcome {
 	e := end.enter(of)
 	end.begin(p, began, nil, false)
 	defer end.stop()
-	var reply rueidis.RedisResult
 	if of.plain {
 		end.stage.Store(taken)
 		go s.carryPlain(e)
-		reply = e.await()
 	} else {
-		reply = s.queue.await(e)
+		s.queue.add(e)
 	}
+	reply := e.await()
 	o := s.outcome(e, began, &reply)
 	if o.results == nil {
 		o.err = reply.Error()
@@ -272,8 +271,7 @@ func (s *Node) outcome(e *entry, began clock.Instant, reply *rueidis.RedisResult
 //   - The client was making a connection for another caller, for which the command waited, too. That caller left, and the
 //     client returned that caller's error for both.
 func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Instant, a *Reply) {
-	stopped := false
-	defer s.bounds.stopAfterPanic(end, &stopped)
+	defer s.bounds.free(end)
 	s.own.interrupt() // not one at a time, or after a pause; see take
 	of := task{key: c.Key}
 	if c.ReadsBack() { // several commands, which stay together
@@ -290,9 +288,12 @@ func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Insta
 	s.bounds.begin(end, p, began, nil)
 	for again := true; again; {
 		if of.send == nil {
-			e.command = s.packed(c)
+			if e.command = c.Command(s.client.redis.B(), false); !s.client.ignoresCtx.Load() {
+				e.command = e.command.ToPipe()
+			}
 		}
-		a.RedisResult = s.queue.await(e)
+		s.queue.add(e)
+		a.RedisResult = e.await()
 		if !errors.Is(a.Error(), fault.NoAnswer) {
 			again = c.Again(a.RedisResult)
 		} else if again = !end.over() && !e.Trusted; again {
@@ -300,20 +301,12 @@ func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Insta
 		}
 	}
 	o := s.outcome(e, began, &a.RedisResult)
-	over := s.bounds.stop(end)
-	if stopped = true; !over {
-		e.forget()
+	if over := end.stop(); !over { // its driver has answered, and so does not use the entry any more
+		*e = entry{}
+		entries.Put(e)
 	}
 	if a.Came, a.Fresh = o.Came, o.Trusted; fault.Answered(a.Error()) {
 		a.ReadBack = c.ReadBack()
 	}
 	o.to.assess(p, o.exchange, a)
-}
-
-// packed returns a call's command for a pipeline.
-func (s *Node) packed(c *protocol.Call) rueidis.Completed {
-	if s.client.ignoresCtx.Load() {
-		return c.Command(s.client.redis.B(), false)
-	}
-	return c.Command(s.client.redis.B(), false).ToPipe()
 }

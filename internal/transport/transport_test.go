@@ -180,7 +180,7 @@ func TestNode_MessageMakesItHealthy(t *testing.T) {
 		s := way.First
 		enters := func() bool {
 			end, _, direct := s.enter(way.Clock.Now())
-			s.bounds.free(end, true)
+			s.bounds.free(end)
 			return direct
 		}
 		<-time.After(time.Second)

@@ -217,7 +217,7 @@ func TestNode_WaitingForReplicasIsNotLate(t *testing.T) {
 			excused := belief.Exchange{Sent: sent, Came: late, Trip: trip, Excused: true}
 			require.Equal(t, belief.Late, s.believes(&p, nil, excused), "%v, %v", lease, holds)
 			a := belief.Alarm{Holds: holds}
-			a.Set(&s.belief, sent)
+			a.At = a.Due(&s.belief, sent)
 			require.False(t, a.Ring(&s.belief, sent, sent.Add(trip.Silence()+holds-1)))
 			require.True(t, a.Ring(&s.belief, sent, sent.Add(trip.Silence()+holds)))
 		}

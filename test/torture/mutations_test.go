@@ -393,7 +393,7 @@ var mutations = []mutation{
 	},
 	{
 		"reply to another", "the bound of a caller that has left is used again while its command may be answered",
-		"reusable && !over", "reusable",
+		"quiet && !over", "quiet",
 		"../../internal/transport:TestQueue_ReplyToOneWhoLeft$",
 	},
 	{
@@ -438,7 +438,7 @@ var mutations = []mutation{
 	},
 	{
 		"change unnoticed", "a lock counts that was obtained from a server for which nobody vouched, after the client changed to it",
-		"return true", "return false",
+		"x.Left = true", "",
 		"../../internal/transport:TestVouching_TheClientChanges$",
 	},
 	{
@@ -498,12 +498,12 @@ var mutations = []mutation{
 	},
 	{
 		"panic keeps a place", "a command in which code of the user panics counts as under way for ever",
-		"defer p.free(b, false)", "",
+		"defer s.bounds.free(end)", "",
 		"../../internal/transport:TestBound_IsFreeAfterAPanic$",
 	},
 	{
 		"driver loses its node", "a driver finds no node for the reply to a caller that has panicked",
-		" && b.stage.Load() == done", "",
+		"b.phase.Load() == idle", "true",
 		"../../internal/transport:TestBound_IsFreeAfterAPanic$",
 	},
 	{
