@@ -16,6 +16,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/connect"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/health"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/local"
@@ -156,7 +157,7 @@ func newRegistry(client rueidis.Client, prefix string, s *settings) *Registry {
 		r.reports.observer = *s.observer
 	}
 	if replicas := r.queues.Replicas; replicas != nil {
-		replicas.Settled = transport.NewShortage(r.transport.Clock, r.reports.dispatch.Log)
+		replicas.Settled = health.NewShortage(r.transport.Clock, r.reports.dispatch.Log)
 	}
 	r.background = background.New(client, r.transport.Client, background.Tells{
 		Verify: r.verifyHolds, Renewing: r.tellRenewing, Log: r.reports.dispatch.Log,

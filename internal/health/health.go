@@ -1,12 +1,13 @@
 // Package health tracks, for each server, whether background tasks succeed. It knows neither what is sent nor how.
 //
 // What comes in: the [Outcome] of tasks that were sent together. What goes out: the outcome with which tasks begin to fail or to
-// succeed again, and since when they fail.
+// succeed again, and since when they fail. [NewShortage] tells the same of writes that too few replicas acknowledge.
 package health
 
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/belief"
@@ -205,4 +206,29 @@ func (s *server) well() bool {
 		}
 	}
 	return !s.failing
+}
+
+// NewShortage returns a function to call after each write of a registry that waited for replicas, with the reason why the write
+// does not count; nil: it counts. A single failure is only the error of its call. If all writes fail for seconds, the function
+// logs one line, and another when a write succeeds again.
+func NewShortage(c clock.Clock, log func(level slog.Level, message string, about ...slog.Attr)) (told func(why error)) {
+	var since atomic.Int64 // an instant: since when too few have acknowledged; 0: they are not too few
+	var logged atomic.Bool
+	return func(why error) {
+		now := c.Now()
+		if why == nil {
+			since.Store(0)
+			if logged.Swap(false) {
+				log(slog.LevelInfo, "replicas acknowledge locks again")
+			}
+			return
+		}
+		// Now may be from before the success of a concurrent call. At worst the line comes seconds early or late.
+		if since.CompareAndSwap(0, int64(now)) {
+			return
+		}
+		if began := clock.Instant(since.Load()); began != 0 && began.Until(now) >= 3*belief.Connect && !logged.Swap(true) {
+			log(slog.LevelWarn, "too few replicas acknowledge locks: none is granted", slog.Any("error", why))
+		}
+	}
 }

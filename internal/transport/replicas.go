@@ -3,11 +3,9 @@ package transport
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -460,30 +458,5 @@ func (t *Client) redirect(e *replication, result rueidis.RedisResult) {
 		e.hops++
 		e.asking = !moved
 		t.add(s, address, e)
-	}
-}
-
-// NewShortage returns a function to call after each write of a registry that waited for replicas, with the reason why the write
-// does not count; nil: it counts. A single failure is only the error of its call. If all writes fail for seconds, the function
-// logs one line, and another when a write succeeds again.
-func NewShortage(c clock.Clock, log func(level slog.Level, message string, about ...slog.Attr)) (told func(why error)) {
-	var since atomic.Int64 // an instant: since when too few have acknowledged; 0: they are not too few
-	var logged atomic.Bool
-	return func(why error) {
-		now := c.Now()
-		if why == nil {
-			since.Store(0)
-			if logged.Swap(false) {
-				log(slog.LevelInfo, "replicas acknowledge locks again")
-			}
-			return
-		}
-		// Now may be from before the success of a concurrent call. At worst the line comes seconds early or late.
-		if since.CompareAndSwap(0, int64(now)) {
-			return
-		}
-		if began := clock.Instant(since.Load()); began != 0 && began.Until(now) >= 3*belief.Connect && !logged.Swap(true) {
-			log(slog.LevelWarn, "too few replicas acknowledge locks: none is granted", slog.Any("error", why))
-		}
 	}
 }
