@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/redis/rueidis"
 )
@@ -159,6 +160,30 @@ func Transient(err error) bool {
 func Refusal(err error) bool {
 	_, ok := rueidis.IsRedisErr(err)
 	return ok && !Transient(err)
+}
+
+// RefusesInfo reports whether a server's reply to CLIENT INFO says that the server does not know or permit the question, as the
+// replies below do. If the connection could not be made, the reply is about HELLO, AUTH or SELECT, and does not count.
+//
+//	ERR unknown subcommand 'INFO'. Try CLIENT HELP.
+//	ERR unknown command 'CLIENT', with args beginning with: 'INFO'
+//	NOPERM User x has no permissions to run the 'client|info' command
+//	NOPERM this user has no permissions to run the 'client' command or its subcommand
+//	unsupported command 'client'
+func RefusesInfo(err error) bool {
+	if !Refusal(err) {
+		return false
+	}
+	text := err.Error()
+	if _, command, found := strings.Cut(text, " to run the "); found { // the user's name, which may be any word, stands before it
+		text = command
+	}
+	words := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) })
+	names := func(these ...string) bool {
+		return slices.ContainsFunc(words, func(word string) bool { return slices.Contains(these, word) })
+	}
+	subcommand := strings.Contains(text, "client|") && !strings.Contains(text, "client|info")
+	return names("client", "info") && !names("hello", "auth", "select") && !subcommand
 }
 
 // Passes reports whether the text of an error says that the same command may succeed later. Within: a script may have met the

@@ -127,3 +127,37 @@ func TestIsDenied(t *testing.T) {
 	}
 	require.False(t, fault.IsDenied(nil))
 }
+
+func TestRefusesInfo(t *testing.T) {
+	says := serverThatFails(t)
+	for _, text := range []string{
+		"ERR unknown subcommand 'INFO'. Try CLIENT HELP.",
+		"ERR Unknown subcommand or wrong number of arguments for 'INFO'. Try CLIENT HELP",
+		"ERR Syntax error, try CLIENT (LIST | KILL | GETNAME | SETNAME | PAUSE | REPLY)",
+		"ERR unknown command 'CLIENT', with args beginning with: 'INFO' ",
+		"ERR unknown command `client`, with args beginning with: `INFO`, ",
+		"NOPERM User x has no permissions to run the 'client|info' command",
+		"NOPERM User hello has no permissions to run the 'client|info' command",
+		"NOPERM this user has no permissions to run the 'client' command or its subcommand",
+		"unsupported command 'client'",
+	} {
+		require.True(t, fault.RefusesInfo(says(text)), text)
+	}
+	for _, text := range []string{
+		"NOPERM User client has no permissions to run the 'hello' command",
+		"NOPERM this user has no permissions to run the 'select' command or its subcommand",
+		"NOPERM User info has no permissions to run the 'client|setname' command",
+		"NOAUTH HELLO must be called with the client already authenticated",
+		"WRONGPASS invalid username-password pair or user is disabled.",
+		"DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the default user.",
+		"ERR max number of clients reached",
+		"ERR Client sent AUTH, but no password is set",
+		"ERR DB index is out of range",
+		"LOADING Redis is loading the dataset in memory",
+	} {
+		require.False(t, fault.RefusesInfo(says(text)), text)
+	}
+	require.False(t, fault.RefusesInfo(nil))
+	require.False(t, fault.RefusesInfo(io.EOF))
+	require.False(t, fault.RefusesInfo(fault.NoAnswer))
+}

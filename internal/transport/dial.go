@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/redis/rueidis"
 
@@ -253,7 +252,7 @@ func (t *Client) database(limit time.Duration) (number string, known bool) {
 		return *known, true
 	}
 	info, err := t.describe(limit)
-	if err != nil && !refusesInfo(err) { // mutant: whole refusal taken for an answer
+	if err != nil && !fault.RefusesInfo(err) { // mutant: whole refusal taken for an answer
 		return "", false
 	}
 	number = databaseIn(info)
@@ -331,7 +330,7 @@ func (e *exam) of(c *dedicated, ask func(words ...string) rueidis.RedisResult) f
 	text, _ := info.ToString()
 	err := info.Error()
 	switch is := e.ofError(err); {
-	case refusesInfo(err):
+	case fault.RefusesInfo(err):
 		return e.untold(ask)
 	case is == broken:
 		if e.oneBroke {
@@ -391,30 +390,6 @@ func (e *exam) told(c *dedicated, info string) fitness {
 func (p *pool) tells() (again bool) {
 	known := p.selected.Load()
 	return known != nil && *known == "" && !p.one && p.selected.CompareAndSwap(known, nil)
-}
-
-// refusesInfo reports whether a server's reply to CLIENT INFO says that the server does not know or permit the question, as the
-// replies below do. If the connection could not be made, the reply is about HELLO, AUTH or SELECT, and does not count.
-//
-//	ERR unknown subcommand 'INFO'. Try CLIENT HELP.
-//	ERR unknown command 'CLIENT', with args beginning with: 'INFO'
-//	NOPERM User x has no permissions to run the 'client|info' command
-//	NOPERM this user has no permissions to run the 'client' command or its subcommand
-//	unsupported command 'client'
-func refusesInfo(err error) bool {
-	if !fault.Refusal(err) {
-		return false
-	}
-	text := err.Error()
-	if _, command, found := strings.Cut(text, " to run the "); found { // the user's name, which may be any word, stands before it
-		text = command
-	}
-	words := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) })
-	names := func(these ...string) bool {
-		return slices.ContainsFunc(words, func(word string) bool { return slices.Contains(these, word) })
-	}
-	subcommand := strings.Contains(text, "client|") && !strings.Contains(text, "client|info")
-	return names("client", "info") && !names("hello", "auth", "select") && !subcommand
 }
 
 func databaseIn(info string) string { return wordAfter(info, " db=") }

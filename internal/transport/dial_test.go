@@ -13,44 +13,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
-func TestRefusesInfo(t *testing.T) {
-	client := onMiniredis(t)
-	refused := func(text string) bool {
-		script := client.B().Eval().Script("return redis.error_reply(ARGV[1])").Numkeys(0).Arg(text).Build()
-		return refusesInfo(client.Do(t.Context(), script).Error())
-	}
-	for _, text := range []string{
-		"ERR unknown subcommand 'INFO'. Try CLIENT HELP.",
-		"ERR Unknown subcommand or wrong number of arguments for 'INFO'. Try CLIENT HELP",
-		"ERR Syntax error, try CLIENT (LIST | KILL | GETNAME | SETNAME | PAUSE | REPLY)",
-		"ERR unknown command 'CLIENT', with args beginning with: 'INFO' ",
-		"ERR unknown command `client`, with args beginning with: `INFO`, ",
-		"NOPERM User x has no permissions to run the 'client|info' command",
-		"NOPERM User hello has no permissions to run the 'client|info' command",
-		"NOPERM this user has no permissions to run the 'client' command or its subcommand",
-		"unsupported command 'client'",
-	} {
-		require.True(t, refused(text), text)
-	}
-	for _, text := range []string{
-		"NOPERM User client has no permissions to run the 'hello' command",
-		"NOPERM this user has no permissions to run the 'select' command or its subcommand",
-		"NOPERM User info has no permissions to run the 'client|setname' command",
-		"NOAUTH HELLO must be called with the client already authenticated",
-		"WRONGPASS invalid username-password pair or user is disabled.",
-		"DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the default user.",
-		"ERR max number of clients reached",
-		"ERR Client sent AUTH, but no password is set",
-		"ERR DB index is out of range",
-		"LOADING Redis is loading the dataset in memory",
-	} {
-		require.False(t, refused(text), text)
-	}
-	require.False(t, refusesInfo(nil))
-	require.False(t, refusesInfo(io.EOF))
-	require.False(t, refusesInfo(fault.NoAnswer))
-}
-
 // questioned is a client whose connections answer CLIENT INFO in some way, and know the database that was selected.
 type questioned struct {
 	rueidis.Client

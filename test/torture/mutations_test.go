@@ -293,7 +293,7 @@ var mutations = []mutation{
 	},
 	{
 		"whole refusal taken for an answer", "a server that refuses the connection counts as one that does not tell its database",
-		"!refusesInfo(err)", "fault.Transient(err)",
+		"!fault.RefusesInfo(err)", "fault.Transient(err)",
 		"../../internal/transport:TestClient_DatabaseOfARefusedConnection$",
 	},
 	{
