@@ -324,7 +324,7 @@ func TestQueue_SilentWhileIdle(t *testing.T) {
 // Until each connection has surely been made, a command may have to wait for one: a driver does.
 func TestQueue_BeforeConnectionsAreMade(t *testing.T) {
 	shipping(t, 1, func(t *testing.T, way *Client, c *office, ask askingFor) {
-		way.First.follow(way.First.belief.Broke(way.Clock.Now()), 0)
+		way.First.act(way.First.belief.Broke(way.Clock.Now()), 0)
 		_, err := ask(t.Context(), 0, time.Second)
 		require.NoError(t, err)
 		require.Len(t, c.kept, 1)

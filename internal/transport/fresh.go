@@ -131,7 +131,7 @@ func (f *freshConns) make() {
 			pause = refusedPause
 		}
 		f.again = now.Add(clock.Pause(f.failed, pause))
-		f.judge.follow(belief.Measure, now)
+		f.judge.act(belief.Measure, now)
 		go conn.end()
 		return
 	}

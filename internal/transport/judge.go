@@ -16,7 +16,7 @@ import (
 type judge struct {
 	belief  belief.State
 	clock   clock.Clock
-	act     func(do belief.Acts, sent clock.Instant) // does what follows from an event; sent is when its command was sent
+	act     func(do belief.Acts, sent clock.Instant) // does what follows from an event, if anything; sent: when its command was sent
 	present func() string                            // the address of the server that a client for Sentinel uses; empty for others
 	roles   bool                                     // a master may become a replica behind the client's address, see demotion
 }
@@ -31,15 +31,8 @@ type exchange struct {
 func (j *judge) believes(p *Wait, err error, x belief.Exchange) belief.Answer {
 	x.Outcome, x.Lease, x.Holds, x.Obtains, x.Probes = outcomeOf(err), p.Lease, p.holds, p.Obtains, p.probes != 0
 	answer, do := j.belief.Judge(x)
-	j.follow(do, x.Sent)
+	j.act(do, x.Sent)
 	return answer
-}
-
-// follow calls act for what follows from an event, if anything does.
-func (j *judge) follow(do belief.Acts, sent clock.Instant) {
-	if do != 0 {
-		j.act(do, sent)
-	}
 }
 
 func outcomeOf(err error) belief.Outcome {
@@ -73,7 +66,7 @@ func (j *judge) assess(p *Wait, x exchange, a *Reply) {
 	if !x.Left && p.Obtains && believed != nil && fault.Answered(err) && j.present() != *believed {
 		x.Left = true // mutant: change unnoticed
 		now := j.clock.Now()
-		j.follow(j.belief.Switched(now), now)
+		j.act(j.belief.Switched(now), now)
 	}
 	answer := j.believes(p, err, x.Exchange)
 	a.Late, a.Doubtful, a.Cut = answer != belief.Believed, answer == belief.Doubtful, p.cut(err)
@@ -81,9 +74,9 @@ func (j *judge) assess(p *Wait, x exchange, a *Reply) {
 	a.elsewhere = refused && (!x.Trusted || x.made != 0 && x.made < a.Sent)
 	switch {
 	case refused:
-		j.follow(j.belief.Redirected(a.Came), a.Came)
+		j.act(j.belief.Redirected(a.Came), a.Came)
 	case j.roles && x.Trusted && fault.Answered(err) && j.belief.Owed():
-		j.follow(belief.Inspect, a.Came)
+		j.act(belief.Inspect, a.Came)
 	}
 }
 
@@ -99,18 +92,18 @@ func (j *judge) left(address string, asked clock.Instant) bool {
 }
 
 // foundSilent notes that a command had no reply for too long. Sent is when the command was sent.
-func (j *judge) foundSilent(sent, now clock.Instant) { j.follow(j.belief.FoundSilent(sent, now), sent) }
+func (j *judge) foundSilent(sent, now clock.Instant) { j.act(j.belief.FoundSilent(sent, now), sent) }
 
 // doubted makes the node suspect because its master may be about to be replaced.
 func (j *judge) doubted() {
 	now := j.clock.Now()
-	j.follow(j.belief.Doubted(now), now)
+	j.act(j.belief.Doubted(now), now)
 }
 
 // noticeStandstill makes the node suspect if the process stood still, see [belief.State.StoodStill].
 func (j *judge) noticeStandstill() {
 	now := j.clock.Now()
-	j.follow(j.belief.StoodStill(now), now)
+	j.act(j.belief.StoodStill(now), now)
 }
 
 // IsHealthy reports whether the node is healthy, see [belief.State].

@@ -89,7 +89,7 @@ func (s *Node) stayAlive(questions sending) outcome {
 
 func (k *keepAlive) begin() {
 	if !k.on.Load() && k.inquire != nil && k.on.CompareAndSwap(false, true) {
-		k.later()
+		time.AfterFunc(keepAliveEvery, k.ask)
 	}
 }
 
@@ -107,7 +107,7 @@ func (k *keepAlive) ask() {
 			return
 		}
 	}
-	defer k.later()
+	defer time.AfterFunc(keepAliveEvery, k.ask)
 	k.asked++
 	if k.asked%verifyEach == 0 && k.verify() {
 		return
@@ -180,7 +180,5 @@ func (k *keepAlive) learnRole(hello rueidis.RedisResult, fresh bool) {
 	}
 	role, _ := roleIn(hello)
 	now := k.judge.clock.Now()
-	k.judge.follow(k.judge.belief.Said(role, fresh, now), now)
+	k.judge.act(k.judge.belief.Said(role, fresh, now), now)
 }
-
-func (k *keepAlive) later() { time.AfterFunc(keepAliveEvery, k.ask) }

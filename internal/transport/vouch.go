@@ -109,7 +109,7 @@ func (t *Client) hearFirstWord(w Sentinels, used string, began clock.Instant) {
 func (t *Client) onBeat() {
 	if !t.vouching.over.Load() {
 		now := t.Clock.Now()
-		t.First.follow(t.First.belief.Beat(now), now)
+		t.First.act(t.First.belief.Beat(now), now)
 		time.AfterFunc(belief.BeatEvery, t.onBeat)
 	}
 }
@@ -148,7 +148,7 @@ func (s *Node) vouch(w *belief.Way) (says belief.Word, asked, now clock.Instant)
 	waited, used := w.Waited(now), s.present() == w.Address
 	says = word(verdict, waited)
 	if used {
-		s.follow(s.belief.Told(says, w.Address, asked, now), now)
+		s.act(s.belief.Told(says, w.Address, asked, now), now)
 	}
 	switch {
 	case says != belief.Vouching:
