@@ -52,6 +52,10 @@ var (
 		"it is not known whether it was lost before")
 )
 
+// InTransaction: the server has queued a command for EXEC, instead of executing it. It may still do so.
+var InTransaction = errors.New("the command was queued in a transaction: the program must send MULTI only on dedicated " +
+	"connections, and end it there")
+
 // FewReplicas matches errors of writes that too few replicas have acknowledged in time. The master has them.
 var FewReplicas = errors.New("too few replicas have the lock")
 

@@ -226,15 +226,25 @@ func OutcomeUnknown(err error) bool {
 	return !errors.As(err, &dial) || dial.Op != "dial"
 }
 
+// IsInTransaction reports whether the server has queued a command for EXEC, since somebody has sent MULTI on its connection.
+func IsInTransaction(reply rueidis.RedisResult) bool {
+	message, err := reply.ToMessage()
+	if err != nil || !message.IsString() {
+		return false // ToString would allocate an error
+	}
+	said, _ := message.ToString()
+	return said == "QUEUED"
+}
+
 // MayUnsubscribe reports whether it is safe to unsubscribe on a connection on which PING has just had this reply. Rueidis sends
 // PING after each UNSUBSCRIBE, also when a dedicated connection goes back to its pool. If PING is refused for a reason that
 // rueidis does not expect, it panics in its own goroutine, which ends the program: a master that cannot save because its disk is
 // full refuses PING (MISCONF). It also panics if both commands are refused for an expected reason, as by a server that is busy
-// with a script.
+// with a script; and in a transaction.
 func MayUnsubscribe(pong rueidis.RedisResult) bool {
 	reply, refused := rueidis.IsRedisErr(pong.Error())
 	if !refused {
-		return pong.NonRedisError() == nil
+		return pong.NonRedisError() == nil && !IsInTransaction(pong)
 	}
 	return strings.HasPrefix(reply.Error(), "NOPERM") || strings.HasPrefix(reply.Error(), "LOADING")
 }

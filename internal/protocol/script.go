@@ -230,6 +230,9 @@ const (
 
 // Decode reads the reply to an obtaining call.
 func (c *Call) Decode(result rueidis.RedisResult) (s Reply, err error) {
+	if fault.IsInTransaction(result) {
+		return s, fault.InTransaction
+	}
 	if c.Script == nil {
 		if err = result.Error(); rueidis.IsRedisNil(err) {
 			return s, nil
@@ -337,6 +340,9 @@ func RefusedByReplica(result rueidis.RedisResult) bool {
 // Confirmed decodes the reply to a release or a renewal: 0 means that the key is gone, a negative number that another hold has
 // it, or that the key is of another type.
 func Confirmed(result rueidis.RedisResult) (int64, error) {
+	if fault.IsInTransaction(result) {
+		return 0, fault.InTransaction
+	}
 	if WhyNoQueue(result) != "" {
 		return NoQueue, nil
 	}
@@ -352,6 +358,9 @@ func Confirmed(result rueidis.RedisResult) (int64, error) {
 func WhyNoQueue(result rueidis.RedisResult) string {
 	reply, err := result.ToMessage()
 	if err != nil || !reply.IsString() {
+		return ""
+	}
+	if fault.IsInTransaction(result) {
 		return ""
 	}
 	why, _ := reply.ToString() // cannot fail: it is a string

@@ -84,6 +84,9 @@ func (c *connection) track() (refusal, err error) {
 	results := c.client.DoMulti(c.ctx,
 		c.client.B().ClientTracking().Off().Build(),
 		c.client.B().ClientTracking().On().Build())
+	if fault.IsInTransaction(results[0]) {
+		return nil, fault.InTransaction
+	}
 	err = results[1].Error()
 	if err == nil { // the server also accepts it from connections to which it cannot report changes
 		err = c.pushes()
@@ -310,7 +313,7 @@ func (d *dialer) dial() (*connection, error) {
 	waited := d.pending != nil
 	if !waited {
 		client := d.source()
-		if err := ping(ctx, client); err != nil {
+		if err := ping(ctx, client); err != nil && !errors.Is(err, fault.InTransaction) { // that connection is found again, and closed
 			return nil, err
 		}
 		d.dials++
@@ -334,8 +337,11 @@ func (d *dialer) dial() (*connection, error) {
 
 // ping checks a connection that only one caller has at a time.
 func ping(ctx context.Context, client rueidis.CoreClient) error {
-	err := client.Do(ctx, client.B().Arbitrary("PING").Blocking()).Error()
+	pong := client.Do(ctx, client.B().Arbitrary("PING").Blocking())
+	err := pong.Error()
 	switch {
+	case fault.IsInTransaction(pong):
+		return fault.InTransaction
 	case err == nil, fault.Refusal(err): // PING may be forbidden
 		return nil
 	case ctx.Err() != nil:

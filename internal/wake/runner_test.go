@@ -105,6 +105,12 @@ func (c *breakingConnection) SetOnInvalidations(func([]rueidis.RedisMessage)) <-
 
 func (*breakingConnection) Close() {}
 
+func (*breakingConnection) B() rueidis.Builder { return rueidis.Builder{} }
+
+func (*breakingConnection) Do(context.Context, rueidis.Completed) rueidis.RedisResult {
+	return rueidis.RedisResult{}
+}
+
 // The pauses between connections that break grow, until one has lasted.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -39,7 +39,9 @@ func (r *runner) send(c *connection) (untidy bool, err error) {
 }
 
 // prepare finds out which ways of listening the server and the permissions allow for a user, and sets up what these need, once
-// per connection. An error means that the network or the server does not work now, or that no way works for any waiting user.
+// per connection. Somebody may have given the connection to the client's pool in a transaction, in which rueidis panics at
+// SUBSCRIBE: so something else is sent before. An error means that the network or the server does not work now, or that no way
+// works for any waiting user.
 func (r *runner) prepare(c *connection, u *user) error {
 	if c.prepared[u] || u.isClosed() {
 		return nil
@@ -57,6 +59,8 @@ func (r *runner) prepare(c *connection, u *user) error {
 			return nil
 		}
 		r.missing(u, "tracking", refusal)
+	} else if err := ping(c.ctx, c.client); err != nil {
+		return err
 	}
 	if !u.Subscribe {
 		return r.refuse(u)
