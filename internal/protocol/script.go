@@ -148,7 +148,9 @@ func (c *Call) Command(b rueidis.Builder, blocks bool) rueidis.Completed {
 	if blocks {
 		return command.Blocking()
 	}
-	return command.Build()
+	// Over a shared connection, whatever the options of the client: rueidis may send others over those of its pool, which may be
+	// in any state, and there it ignores contexts.
+	return command.Build().ToPipe()
 }
 
 // Keys returns the keys of the script.

@@ -235,7 +235,7 @@ func (r *Reader) groups(
 				these = append(these, more(key)...)
 			}
 		}
-		return b.Arbitrary(verb, script, strconv.Itoa(len(these))).Keys(these...).Args(given...).Build()
+		return b.Arbitrary(verb, script, strconv.Itoa(len(these))).Keys(these...).Args(given...).Build().ToPipe()
 	}
 	wait := r.wait(ctx)
 	r.Transport.DoEach(&wait, firsts, func(ctx context.Context, way rueidis.CoreClient, some []int) []rueidis.RedisResult {
@@ -327,7 +327,7 @@ func (r *Reader) AtServer(
 		if i == 1 {
 			return b.Arbitrary("TIME").Build()
 		}
-		return b.Arbitrary(verb, script, "0").Args(args...).Build()
+		return b.Arbitrary(verb, script, "0").Args(args...).Build().ToPipe()
 	}
 	reply, cut := s.Ask(&wait, func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
 		if client != nil {

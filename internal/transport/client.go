@@ -28,8 +28,8 @@ type Client struct {
 	// ctx never ends, but rueidis must not know that: with a context that cannot end it reads a connection only while a command is
 	// under way, and notices a closed connection only at the next command.
 	ctx *bound // never begun, so it never ends
-	// ignoresCtx: the client has ignored the end of a context, as it does with DisableAutoPipelining. Then all commands go through
-	// the queue, one at a time, since each has a connection of its own.
+	// ignoresCtx: the client has ignored the end of a context, as it does while other commands of the program fill the queue of its
+	// connection. Then all commands go through the queue.
 	ignoresCtx atomic.Bool
 	pool       *pool
 	abandoned  atomic.Int32 // see AwaitAbandoned
@@ -168,7 +168,7 @@ func (t *Client) Closed() bool {
 	if c.answered == nil {
 		c.answered = make(chan struct{})
 		go func() {
-			c.closed.Store(errors.Is(t.redis.Do(t.ctx, t.redis.B().Ping().Build()).Error(), rueidis.ErrClosing))
+			c.closed.Store(errors.Is(t.redis.Do(t.ctx, t.redis.B().Ping().Build().ToPipe()).Error(), rueidis.ErrClosing))
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			close(c.answered)

@@ -130,7 +130,7 @@ func roleIn(hello rueidis.RedisResult) (role belief.Role, connection int64) {
 func (s *Node) quit() {
 	p := Wait{Ctx: context.Background(), Limit: s.RoundTrip().Plus(belief.Silence)}
 	s.await(&p, task{plain: true, send: single(func(b rueidis.Builder) rueidis.Completed {
-		return b.Arbitrary("QUIT").Keys("there").Build() // see ping
+		return b.Arbitrary("QUIT").Keys("there").Build().ToPipe() // see ping
 	})})
 }
 

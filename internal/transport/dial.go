@@ -272,7 +272,7 @@ func (t *Client) learnDatabase() {
 // describe asks for CLIENT INFO of a shared connection, also while the node is suspect: a fresh connection may use another
 // database.
 func (t *Client) describe(limit time.Duration) (info string, err error) {
-	ask := single(func(b rueidis.Builder) rueidis.Completed { return b.Arbitrary("CLIENT", "INFO").Build() })
+	ask := single(func(b rueidis.Builder) rueidis.Completed { return b.Arbitrary("CLIENT", "INFO").Build().ToPipe() })
 	w := Wait{Ctx: context.Background(), Limit: t.First.RoundTrip().Plus(limit)}
 	return t.First.inquire(&w, true, ask).result(0).ToString()
 }

@@ -128,7 +128,7 @@ func (k *keepAlive) ask() {
 func (k *keepAlive) learn() {
 	asked, role, all := k.judge.clock.Now(), k.asksRole(), protocol.Foreign()
 	reply, late := k.question(func(b rueidis.Builder) rueidis.Completed {
-		return b.Arbitrary("SCRIPT", "EXISTS").Keys(all[0]).Args(all[1:]...).Build()
+		return b.Arbitrary("SCRIPT", "EXISTS").Keys(all[0]).Args(all[1:]...).Build().ToPipe()
 	})
 	known, err := reply.AsIntSlice()
 	if err != nil || late || len(known) != len(all) || slices.Max(known) > 0 {

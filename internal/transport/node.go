@@ -140,7 +140,7 @@ func isPlain(client rueidis.Client) bool {
 
 // inPipeline returns how many commands go in a pipeline of the queue.
 func (s *Node) inPipeline() int {
-	if !s.plain || s.client.ignoresCtx.Load() {
+	if !s.plain {
 		return 1
 	}
 	return mostAtOnce

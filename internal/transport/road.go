@@ -288,9 +288,7 @@ func (s *Node) doQueued(p *Wait, c *protocol.Call, end *bound, began clock.Insta
 	s.bounds.begin(end, p, began, nil)
 	for again := true; again; {
 		if of.send == nil {
-			if e.command = c.Command(s.client.redis.B(), false); !s.client.ignoresCtx.Load() {
-				e.command = e.command.ToPipe()
-			}
+			e.command = c.Command(s.client.redis.B(), false)
 		}
 		s.queue.add(e)
 		a.RedisResult = e.await()

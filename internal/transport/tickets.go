@@ -135,7 +135,7 @@ func (k *keepAlive) verify() (asked bool) {
 		asked = true
 		queue := call.Queue()
 		reply, late := k.question(func(b rueidis.Builder) rueidis.Completed {
-			return b.Arbitrary("ZSCORE").Keys(queue).Args(member).Build() // not as a read command: replicas may lag behind
+			return b.Arbitrary("ZSCORE").Keys(queue).Args(member).Build().ToPipe() // not as a read command: replicas may lag behind
 		})
 		err := reply.Error()
 		if k.repeats = (late || !fault.Answered(err)) && !k.repeats; k.repeats {

@@ -18,7 +18,7 @@ func TestCleanup_ManyAbandonedGrantsOfOnePath(t *testing.T) {
 	kit.FakeWorld(t, func(w *kit.World) {
 		const calls = 100
 		f := w.Flaky()
-		l := w.RegistryOn(f.Client(kit.OwnConnections, kit.Unasked), kit.Polling).Obtain("42")
+		l := w.RegistryOn(kit.Apart(f.Client(kit.Unasked)), kit.Polling).Obtain("42")
 		w.Lock(l)
 		w.Unlock(l) // the server knows the script from here on
 		f.Fate("obtain", kit.Cut)
@@ -99,7 +99,7 @@ func TestCleanup_SomethingIsLeftDuringARemoval(t *testing.T) {
 	t.Parallel()
 	during := func(w *kit.World, test func(f *kit.Flaky, l *lockregistry.Lock)) {
 		f := w.Flaky()
-		l := w.RegistryOn(f.Client(kit.OwnConnections), kit.Polling).Obtain("42")
+		l := w.RegistryOn(kit.Apart(f.Client()), kit.Polling).Obtain("42")
 		w.Lock(l)
 		w.Unlock(l) // the server knows the script from here on
 		f.Fates("obtain", kit.CutAfter)
@@ -205,7 +205,7 @@ func TestCleanup_CloseWaitsForWhatWasGivenUp(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				f := w.Flaky()
-				r := w.RegistryOn(f.Client(kit.OwnConnections))
+				r := w.RegistryOn(kit.Apart(f.Client()))
 				w.Lock(r.Obtain("43"))
 				w.Unlock(r.Obtain("43")) // the server knows the script from here on
 				released := f.Count("release")

@@ -3,12 +3,15 @@ package faults_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -470,4 +473,27 @@ func TestUnavailable_ContextsThatEndBeforeTheAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A client that is to send commands one at a time does not make calls wait for a silent server after their contexts have ended:
+// the library's commands share connections all the same.
+func TestUnavailable_WithDisableAutoPipelining(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		f := w.Flaky()
+		r := w.RegistryOn(f.Client(kit.Unasked, func(o *rueidis.ClientOption) { o.DisableAutoPipelining = true }), kit.Polling)
+		w.KnownWell(r)
+		f.Stall()
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
+				defer cancel()
+				began := time.Now()
+				_, err := r.Acquire(ctx, strconv.Itoa(i))
+				assert.ErrorIs(w, err, context.DeadlineExceeded)
+				assert.LessOrEqual(w, time.Since(began), time.Second+10*time.Millisecond)
+			})
+		}
+		all.Wait()
+	})
 }

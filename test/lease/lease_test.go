@@ -274,7 +274,7 @@ func TestLease_RenewalsInAnyOrderAreHonest(t *testing.T) {
 				if seed == 0 {
 					opts = append(opts, lockregistry.WithRenewal())
 				}
-				r := w.RegistryOn(f.Client(kit.OwnConnections), opts...)
+				r := w.RegistryOn(kit.Apart(f.Client()), opts...)
 				l := r.Obtain("42")
 				for round := range 6 {
 					w.Lock(l)
@@ -360,7 +360,7 @@ func TestLease_TheSchedulerGoesOnBesideARenewalThatHangs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				f := w.Flaky()
-				r := w.RegistryOn(f.Client(kit.OwnConnections), lockregistry.WithRenewal(),
+				r := w.RegistryOn(kit.Apart(f.Client()), lockregistry.WithRenewal(),
 					lockregistry.WithLease(6*time.Second), lockregistry.WithCommandTimeout(time.Hour))
 				l := r.Obtain("42")
 				w.Lock(l)
@@ -389,7 +389,7 @@ func TestLease_WhatIsReleasedMeanwhileIsNotRenewed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				f := w.Flaky()
-				r := w.RegistryOn(f.Client(kit.OwnConnections), lockregistry.WithRenewal(), lockregistry.WithLease(6*time.Second))
+				r := w.RegistryOn(kit.Apart(f.Client()), lockregistry.WithRenewal(), lockregistry.WithLease(6*time.Second))
 				l := r.Obtain("42")
 				answer := make(chan struct{})
 				if again {

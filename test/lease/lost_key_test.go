@@ -214,7 +214,7 @@ func TestLock_ALostHoldIsUnlockedDuringItsRemoval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kit.FakeWorld(t, func(w *kit.World) {
 				f := w.Flaky()
-				r := w.RegistryOn(f.Client(kit.OwnConnections), kit.Polling)
+				r := w.RegistryOn(kit.Apart(f.Client()), kit.Polling)
 				l := r.Obtain("42")
 				w.Lock(l)
 				w.Unlock(l) // the server knows the script from now on

@@ -244,7 +244,7 @@ func TestLost_EvictionDoesNotWaitForTheRemoval(t *testing.T) {
 		const lease = 10 * time.Second
 		w.Loaded("spring")
 		f := w.Flaky()
-		l := w.RegistryOn(f.Client(kit.OwnConnections)).Obtain("42")
+		l := w.RegistryOn(kit.Apart(f.Client())).Obtain("42")
 		owner := w.Gone(l, 1, lockregistry.Lease(lease))
 		has := kit.LockElsewhere(l, w.Context(), lockregistry.Lease(lease))
 		w.Settle()

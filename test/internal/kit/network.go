@@ -27,8 +27,29 @@ import (
 // Loading is an error that passes by itself.
 const Loading = "LOADING Redis is loading the dataset in memory"
 
-// OwnConnections makes a client use a connection of its own for each command, so that none waits for another.
-func OwnConnections(o *rueidis.ClientOption) { o.DisableAutoPipelining = true }
+// Apart makes a client use a connection of its own for each command, so that none waits for another.
+func Apart(client rueidis.Client) rueidis.Client { return apart{client} }
+
+type apart struct{ rueidis.Client }
+
+func (c apart) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	return c.DoMulti(ctx, command)[0]
+}
+
+func (c apart) DoMulti(ctx context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
+	replied := make(chan []rueidis.RedisResult, 1)
+	go func() {
+		over, giveBack := c.Dedicate()
+		defer giveBack()
+		replied <- over.DoMulti(context.Background(), commands...) // also after the end of ctx
+	}()
+	select {
+	case results := <-replied:
+		return results
+	case <-ctx.Done():
+		return slices.Repeat([]rueidis.RedisResult{rueidis.NewErrorResult(ctx.Err())}, len(commands))
+	}
+}
 
 // Pipelining makes a client read replies while it writes commands. A connection without a buffer needs that when one pipeline
 // has many commands.
