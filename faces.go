@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
@@ -35,7 +34,7 @@ type forHold Lock
 
 // Lost is called by the goroutine that notices the loss. The waiters of this process must not wait for owners that have lost the
 // lock and may never unlock. A key that is gone may have gone with all others, the registry's record among them.
-func (a *forHold) Lost(why fault.Loss, held time.Duration, awaited bool) {
+func (a *forHold) Lost(why fault.Loss, held hold.Held, awaited bool) {
 	l := (*Lock)(a)
 	if why == fault.KeyGone {
 		l.reg.record.MayBeGone()

@@ -2,11 +2,11 @@ package lockregistry
 
 import (
 	"context"
-	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/dispatch"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -42,6 +42,15 @@ func (l *Lock) subject() observe.Subject {
 	return observe.Subject{Path: l.Path(), Key: l.redis.Key, Kind: kind}
 }
 
+// subjectOf is subject for the events of a call or a hold. Leads: it is a candidate's or a leader's.
+func (l *Lock) subjectOf(leads bool) observe.Subject {
+	s := l.subject()
+	if leads {
+		s.Kind = observe.KindLeader
+	}
+	return s
+}
+
 // tellAcquired reports the end of a call to the observer, if there is one: then began is not 0. It is a function of its own, so
 // that the stack of the call stays small.
 func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began clock.Instant, got bool, err error) {
@@ -49,7 +58,7 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 		return
 	}
 	a := observe.Acquired{
-		Subject: l.subject(), Op: op, How: q.how, Here: q.here, Redis: began.Until(l.reg.now()) - q.here,
+		Subject: l.subjectOf(q.leads), Op: op, How: q.how, Here: q.here, Redis: began.Until(l.reg.now()) - q.here,
 		Wakeups: q.wakeups, Err: err,
 	}
 	if !got {
@@ -63,16 +72,17 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 }
 
 // tellOfRelease tells the observer, if there is one.
-func (l *Lock) tellOfRelease(ctx context.Context, held time.Duration, how observe.End, err error) {
+func (l *Lock) tellOfRelease(ctx context.Context, held hold.Held, how observe.End, err error) {
 	if released := l.reg.reports.observer.Released; released != nil {
 		defer l.reg.reports.dispatch.Caught("Released")
-		released(ctx, observe.Released{Subject: l.subject(), Held: held, How: how, Err: err})
+		released(ctx, observe.Released{Subject: l.subjectOf(held.Leads), Held: held.Owned, How: how, Err: err})
 	}
 }
 
-func (l *Lock) tellLost(held time.Duration, why fault.Loss) {
+func (l *Lock) tellLost(held hold.Held, why fault.Loss) {
 	o := &l.reg.reports
-	tell(&o.dispatch, "Lost", o.observer.Lost, observe.Lost{Subject: l.subject(), Held: held, Why: losses[why]})
+	event := observe.Lost{Subject: l.subjectOf(held.Leads), Held: held.Owned, Why: losses[why]}
+	tell(&o.dispatch, "Lost", o.observer.Lost, event)
 }
 
 func (r *Registry) tellRenewing(n int, failure error) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -15,9 +16,9 @@ func (l *Lock) releaseLast(ctx context.Context) error {
 		_, err := l.release(ctx)
 		return err
 	}
-	owned := l.hold.Load().Held(l.reg.now()).Owned
+	held := l.hold.Load().Held(l.reg.now())
 	how, err := l.release(ctx)
-	l.tellOfRelease(ctx, owned, how, err)
+	l.tellOfRelease(ctx, held, how, err)
 	return err
 }
 
@@ -30,7 +31,7 @@ func (l *Lock) release(ctx context.Context) (observe.End, error) {
 		return how, err
 	}
 	e.Lost, e.Err = l.redis.Release(ctx, e.Ending)
-	return l.ended(&e, e.Hold.Held(e.At).Owned)
+	return l.ended(&e, e.Hold.Held(e.At))
 }
 
 // endHold ends the hold of the lock, or hands it on. It returns the hold that is to be released in Redis, if there is one.
@@ -52,7 +53,7 @@ func (l *Lock) endHold() (queue.Ended, observe.End, error) {
 	l.hold.Store(nil)
 	sound, noticed := h.End(e.At)
 	if noticed {
-		l.tellLost(h.Held(e.At).Owned, fault.LeaseOver)
+		l.tellLost(h.Held(e.At), fault.LeaseOver)
 	}
 	if !sound {
 		l.endLost(h)
@@ -61,13 +62,13 @@ func (l *Lock) endHold() (queue.Ended, observe.End, error) {
 	return e, 0, nil
 }
 
-// ended returns what became of the release of a hold in Redis. Owned is how long its owner had it.
-func (l *Lock) ended(e *queue.Ended, owned time.Duration) (observe.End, error) {
+// ended returns what became of the release of a hold in Redis. Held is how it stood when its owner released it.
+func (l *Lock) ended(e *queue.Ended, held hold.Held) (observe.End, error) {
 	switch {
 	case e.Err != nil:
 		return observe.EndUnknown, e.Err
 	case e.Lost != fault.NotLost:
-		l.tellLost(owned, e.Lost)
+		l.tellLost(held, e.Lost)
 		l.reg.record.MayBeGone()
 		return observe.EndLost, e.Lost.Err()
 	case e.Kept > e.At:
@@ -87,10 +88,10 @@ type releasing struct {
 // leaving is a hold that is being released.
 type leaving struct {
 	queue.Ended
-	i     int // the index of its error
-	lock  *Lock
-	owned time.Duration
-	how   observe.End // unless it is to be released in Redis
+	i    int // the index of its error
+	lock *Lock
+	held hold.Held
+	how  observe.End // unless it is to be released in Redis
 }
 
 // add ends a hold in this process.
@@ -111,7 +112,7 @@ func (r *releasing) leave(i int, h *Hold, before int32) {
 		r.errs[i] = l.fail("release", err)
 		return
 	}
-	one := leaving{i: i, lock: l, owned: l.hold.Load().Held(l.reg.now()).Owned}
+	one := leaving{i: i, lock: l, held: l.hold.Load().Held(l.reg.now())}
 	one.Ended, one.how, one.Err = l.endHold()
 	r.these = append(r.these, one)
 }
@@ -133,9 +134,9 @@ func (r *releasing) told() error {
 		one := &r.these[i]
 		how, err := one.how, one.Err
 		if one.Hold != nil {
-			how, err = one.lock.ended(&one.Ended, one.owned)
+			how, err = one.lock.ended(&one.Ended, one.held)
 		}
-		one.lock.tellOfRelease(r.ctx, one.owned, how, err)
+		one.lock.tellOfRelease(r.ctx, one.held, how, err)
 		r.errs[one.i] = one.lock.fail("release", err)
 	}
 	return fault.Join(r.errs...)

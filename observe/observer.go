@@ -21,7 +21,8 @@ import (
 // logged.
 type Observer struct {
 	// Acquired is called for each call that asked for a lock, whether or not it got it: Lock, TryLock, Do, Acquire, Once, and
-	// calls that use them. AcquireAll counts as one call for each path.
+	// calls that use them. AcquireAll counts as one call for each path. The calls of package leader have the kind KindLeader. A
+	// candidate may wait for days, and its call fails when the process stops, so leave these calls out of measured durations.
 	Acquired func(ctx context.Context, a Acquired)
 
 	// Released is called for each hold that its last owner has released, by Unlock or Release, or at the end of Do or Once. Ctx
@@ -43,7 +44,7 @@ type Observer struct {
 type Subject struct {
 	Path string
 	Key  string // prefix + ":" + path
-	Kind Kind   // KindLock, KindReader, KindWriter or KindSemaphore
+	Kind Kind   // KindLock, KindReader, KindWriter, KindSemaphore or KindLeader
 }
 
 // Kind is a kind of lock.
@@ -57,6 +58,7 @@ const (
 	KindWriter    Kind = "writer"    // of a read-write lock
 	KindReadWrite Kind = "readwrite" // either side of a read-write lock
 	KindSemaphore Kind = "semaphore"
+	KindLeader    Kind = "leader"   // in events: the lock of a leader, or of a candidate, of package leader
 	KindTooLong   Kind = "too long" // a key whose name has more than 8192 bytes
 )
 

@@ -298,7 +298,7 @@ func kindOf(info inspect.Lock) string {
 		return tooLong
 	case observe.KindSemaphore:
 		return fmt.Sprint("semaphore of ", info.Permits)
-	case observe.KindLock, observe.KindReader, observe.KindWriter: // no key is of the latter two
+	case observe.KindLock, observe.KindReader, observe.KindWriter, observe.KindLeader: // no key is of the latter three
 	}
 	if info.Layout == observe.LayoutRedisson {
 		return "lock (redisson)"

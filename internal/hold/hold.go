@@ -215,7 +215,7 @@ func (h *Hold) unlockLose(why fault.Loss) {
 // which informs the log and the lock.
 func (h *Hold) unlockLost() (tell func()) {
 	h.timing.watched.Store(false) // before Lost looks for waiters, see Attend
-	awaited, held, why := h.awaited, h.had.owned.Until(h.path.Clock.Now()), h.lease.Why()
+	awaited, held, why := h.awaited, h.held(h.path.Clock.Now()), h.lease.Why()
 	ends := h.ends.all()
 	h.planClear(why)
 	h.mu.Unlock()
@@ -304,21 +304,6 @@ func (h *Hold) unlockEnds(cause error) {
 	ends := h.ends.all()
 	h.mu.Unlock()
 	cancelAll(ends, cause)
-}
-
-// Held is what others than its owner ask about a hold.
-type Held struct {
-	Owned time.Duration // how long the owner has had it
-	Had   time.Duration // how long the process has had the key
-	Fresh bool          // see [Hold.Fresh]
-	Leads bool          // the owner is a leader
-}
-
-// Held returns how the hold stands.
-func (h *Hold) Held(now clock.Instant) Held {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return Held{h.had.owned.Until(now), h.had.since.Until(now), h.lease.Fresh(now), h.Leads}
 }
 
 // Lasts returns how long the key may still be in Redis if the process dies now: the rest of the lease, or a whole lease if the

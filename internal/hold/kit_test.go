@@ -119,8 +119,8 @@ func (w *world) log(_ slog.Level, message string, _ ...slog.Attr) {
 	w.locked(func() { w.logged = append(w.logged, message) })
 }
 
-func (w *world) Lost(why fault.Loss, held time.Duration, awaited bool) {
-	w.locked(func() { w.losses = append(w.losses, loss{why, held, awaited}) })
+func (w *world) Lost(why fault.Loss, held Held, awaited bool) {
+	w.locked(func() { w.losses = append(w.losses, loss{why, held.Owned, awaited}) })
 }
 
 func (w *world) Clear(r Remains) { w.locked(func() { w.cleared = append(w.cleared, r) }) }

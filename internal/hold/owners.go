@@ -5,10 +5,31 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/lease"
 	"github.com/lockregistry/lockregistry/internal/owner"
 )
+
+// Held is what others than its owner ask about a hold.
+type Held struct {
+	Owned time.Duration // how long the owner has had it
+	Had   time.Duration // how long the process has had the key
+	Fresh bool          // see [Hold.Fresh]
+	Leads bool          // the owner is a leader
+}
+
+// Held returns how the hold stands.
+func (h *Hold) Held(now clock.Instant) Held {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.held(now)
+}
+
+// held is Held for a caller that holds the mutex.
+func (h *Hold) held(now clock.Instant) Held {
+	return Held{h.had.owned.Until(now), h.had.since.Until(now), h.lease.Fresh(now), h.Leads}
+}
 
 // SetTerms gives a hold the terms of the owner to whom it was handed. The lease counts from the next renewal on. SetTerms
 // reports false when the hold is lost.

@@ -2,7 +2,6 @@ package hold
 
 import (
 	"log/slog"
-	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
@@ -53,9 +52,9 @@ type Server interface {
 
 // Above is the lock of a path, as seen by its holds.
 type Above interface {
-	// Lost is called once when a hold is lost. Held is how long its owner had it. Awaited says that another goroutine waits for the
-	// hold's end.
-	Lost(why fault.Loss, held time.Duration, awaited bool)
+	// Lost is called once when a hold is lost. Held is how it stood then. Awaited says that another goroutine waits for the hold's
+	// end.
+	Lost(why fault.Loss, held Held, awaited bool)
 
 	// Clear removes in the background what may be left of a lost hold. It is called with the hold's mutex held.
 	Clear(r Remains)

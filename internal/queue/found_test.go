@@ -88,7 +88,7 @@ func (*lock) Contended() bool                                { return false }
 func (*lock) Under() string                                  { return "" }
 func (*lock) Block(context.Context, *deadlock.Call, Waiting) {}
 func (*lock) EndWait(*deadlock.Call)                         {}
-func (*lock) Lost(fault.Loss, time.Duration, bool)           {}
+func (*lock) Lost(fault.Loss, hold.Held, bool)               {}
 func (*lock) Clear(hold.Remains)                             {}
 func (l *lock) Has(value string, _ owner.ID) bool {
 	return l.current.Load() != nil && l.current.Load().Value() == value

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/leader"
 	"github.com/lockregistry/lockregistry/observe"
 	"github.com/lockregistry/lockregistry/test/internal/kit"
 )
@@ -202,6 +203,67 @@ func TestObserver_Readers(t *testing.T) {
 		require.Equal(w, observe.KindReader, first.Kind)
 		require.Equal(w, 2*time.Second, first.Held)
 		require.Equal(w, observe.KindWriter, second.Kind)
+		gotNone(o)
+	})
+}
+
+// Candidates and leaders have a kind of their own: their waits and terms take days. When a leader hands its hold to another owner
+// of its process, the hold has the kind of that owner.
+func TestObserver_Leaders(t *testing.T) {
+	kit.FakeWorld(t, func(w *kit.World) {
+		o := w.Witness()
+		r := o.Registry(lockregistry.WithHandoff(time.Hour))
+		subject := observe.Subject{Path: "42", Key: kit.TheKey, Kind: observe.KindLeader}
+		acquired := func(how observe.How, err error) {
+			w.Helper()
+			a := <-o.Acquired
+			require.Equal(w, subject, a.Subject)
+			require.Equal(w, how, a.How)
+			require.ErrorIs(w, a.Err, err)
+		}
+		campaign := func(r *lockregistry.Registry) (c *leader.Candidate, stop func()) {
+			w.Helper()
+			c, err := leader.New(r, "42", func(ctx context.Context) error {
+				<-ctx.Done()
+				return nil
+			})
+			require.NoError(w, err)
+			ctx, cancel := context.WithCancel(w.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- c.Run(ctx) }()
+			w.Settle()
+			return c, func() {
+				w.Helper()
+				cancel()
+				require.ErrorIs(w, <-ended, context.Canceled)
+			}
+		}
+		leads, stopLeader := campaign(r)
+		require.True(w, leads.IsLeader())
+		acquired(observe.HowFree, nil)
+		_, stopStandby := campaign(o.Registry())
+		w.Pass(10 * time.Second)
+		stopStandby()
+		acquired(observe.HowNone, context.Canceled)
+
+		next := w.Acquiring(r.Obtain("42"))
+		w.Settle()
+		stopLeader()
+		require.Equal(w, observe.Released{Subject: subject, Held: 10 * time.Second, How: observe.EndHandedOver}, <-o.Released)
+		w.Release(w.Got(next))
+		o.Got("acquire", observe.HowHandedOver)
+		ended(o, observe.EndReleased)
+
+		lead, stopLeader := campaign(r)
+		acquired(observe.HowFree, nil)
+		w.Do("DEL", kit.TheKey)
+		w.Await("a loss", func() bool { return len(o.Lost) > 0 })
+		require.Equal(w, subject, (<-o.Lost).Subject)
+		require.Equal(w, observe.EndLost, (<-o.Released).How)
+		w.Await("it leads again", lead.IsLeader)
+		acquired(observe.HowFree, nil)
+		stopLeader()
+		require.Equal(w, subject, (<-o.Released).Subject)
 		gotNone(o)
 	})
 }
