@@ -6,7 +6,7 @@
 //	locks, err := lockregistry.Open(ctx, "redis://localhost:6379", "orders", lockregistry.WithObserver(observer))
 //
 // Durations are in seconds, with buckets from 100 µs to a minute. The metrics, and their attributes besides
-// lockregistry.prefix and lockregistry.kind ("lock", "reader", "writer" or "semaphore"):
+// lockregistry.prefix and lockregistry.kind ("lock", "reader", "writer", "semaphore" or "leader"):
 //
 //   - lockregistry.acquire.duration, a histogram: how long calls took, whether or not they got the lock. lockregistry.operation
 //     is [observe.Acquired.Op]; lockregistry.acquire.how is [observe.How], "none" when the call did not get the lock;
@@ -30,6 +30,9 @@
 //     counters with the same attributes last rose, in seconds of Unix time. Alerts use them: a counter that begins with its first
 //     event shows no increase, and one that a failed scrape interrupts seems to begin anew. Releases leave the second one as it
 //     is: often only their answer was late
+//
+// Leaders and candidates of package leader count only in the losses and in lockregistry.unavailable. They have no durations,
+// wake-ups or spans: a candidate that waits for days, and fails when its process stops, is no slow call.
 //
 // [ReportStats] adds gauges of holds and waiting calls.
 //
@@ -319,16 +322,19 @@ func (r *reporter) about(s observe.Subject) facts {
 
 func (r *reporter) acquired(ctx context.Context, a observe.Acquired) {
 	about := r.about(a.Subject)
-	f := about
-	f.operation, f.how, f.err = a.Op, a.How.String(), fault.Kind(a.Err)
-	o := r.of(f)
-	took := a.Here + a.Redis
-	r.acquire.Record(ctx, took.Seconds(), o.record...)
 	if errors.Is(a.Err, fault.Unavailable) {
 		f := about
 		f.why = fault.Reason(a.Err)
 		r.unavailable.happened(ctx, r.of(f))
 	}
+	if a.Kind == observe.KindLeader {
+		return
+	}
+	f := about
+	f.operation, f.how, f.err = a.Op, a.How.String(), fault.Kind(a.Err)
+	o := r.of(f)
+	took := a.Here + a.Redis
+	r.acquire.Record(ctx, took.Seconds(), o.record...)
 	if !a.Waited() {
 		return
 	}
@@ -358,9 +364,11 @@ func (r *reporter) woken(ctx context.Context, f facts, by string, n uint64) {
 }
 
 func (r *reporter) released(ctx context.Context, e observe.Released) {
-	f := r.about(e.Subject)
-	f.end, f.err = e.How.String(), fault.Kind(e.Err)
-	r.hold.Record(ctx, e.Held.Seconds(), r.of(f).record...)
+	if e.Kind != observe.KindLeader {
+		f := r.about(e.Subject)
+		f.end, f.err = e.How.String(), fault.Kind(e.Err)
+		r.hold.Record(ctx, e.Held.Seconds(), r.of(f).record...)
+	}
 	if errors.Is(e.Err, fault.Unavailable) { // often its answer was only late: nobody is called for that
 		f := r.about(e.Subject)
 		f.why = fault.Reason(e.Err)

@@ -24,6 +24,7 @@ import (
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/contrib/lockotel"
 	"github.com/lockregistry/lockregistry/inspect"
+	"github.com/lockregistry/lockregistry/leader"
 	"github.com/lockregistry/lockregistry/locktest"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -279,6 +280,42 @@ func TestWaiting(t *testing.T) {
 			require.True(m, attributes.Equals(
 				set("prefix", "locktest", "kind", "lock", "operation", "do", "acquire.how", how)), s.Attributes)
 		}
+	})
+}
+
+// Neither the days that a candidate waits nor the days that a leader leads are durations of calls and holds, or spans. Redis may
+// well be unavailable to them, and they may lose the lock.
+func TestLeaders(t *testing.T) {
+	world(t, func(m *telemetry, locks *locktest.Registry) {
+		leads := func(ctx context.Context) error { <-ctx.Done(); return nil }
+		ctx, cancel := context.WithTimeout(m.Context(), time.Minute)
+		defer cancel()
+		ended := make(chan error, 2)
+		for range 2 {
+			candidate, err := leader.New(locks.Registry, "42", leads)
+			require.NoError(m, err)
+			go func() { ended <- candidate.Run(ctx) }()
+			synctest.Wait()
+		}
+		locks.Lose("42") // the other one leads
+		locks.Disconnect()
+		require.ErrorIs(m, <-ended, context.DeadlineExceeded)
+		require.ErrorIs(m, <-ended, context.DeadlineExceeded)
+		locks.Reconnect()
+		synctest.Wait()
+
+		require.EqualValues(m, 1, m.counter("lockregistry.hold.losses", "{hold}",
+			"prefix", "locktest", "kind", "leader", "loss.reason", "forced"))
+		m.metric("lockregistry.unavailable.timestamp")
+		var all metricdata.ResourceMetrics
+		require.NoError(m, m.reader.Collect(m.Context(), &all))
+		for _, one := range all.ScopeMetrics[0].Metrics {
+			require.NotContains(m, []string{
+				"lockregistry.acquire.duration", "lockregistry.acquire.local_wait.duration", "lockregistry.acquire.wakeups",
+				"lockregistry.hold.duration",
+			}, one.Name)
+		}
+		require.Empty(m, m.spans.GetSpans())
 	})
 }
 

@@ -9,7 +9,8 @@
 //
 // The names are those of module lockotel's metrics when OpenTelemetry's exporter serves them, so alerts and dashboards work
 // with either. Histograms have classic buckets from 100 µs to a minute, and native ones for a Prometheus that asks for them.
-// The metrics, and their labels besides lockregistry_prefix and lockregistry_kind ("lock", "reader", "writer" or "semaphore"):
+// The metrics, and their labels besides lockregistry_prefix and lockregistry_kind ("lock", "reader", "writer", "semaphore" or
+// "leader"):
 //
 //   - lockregistry_acquire_duration_seconds, a histogram: how long calls took, whether or not they got the lock.
 //     lockregistry_operation is [observe.Acquired.Op]; lockregistry_acquire_how is [observe.How], "none" when the call did not
@@ -32,6 +33,9 @@
 //     lockregistry_deadlock_timestamp_seconds: when the counters with the same labels last rose, in Unix time. Alerts use them: a
 //     counter that begins with its first event shows no increase, and one that a failed scrape interrupts seems to begin anew.
 //     Releases leave the second one as it is: often only their answer was late
+//
+// Leaders and candidates of package leader count only in the losses and in lockregistry_unavailable_total. They have no durations
+// and no wake-ups: a candidate that waits for days, and fails when its process stops, is no slow call.
 //
 // The metrics of [Collector.Watch] have only the label lockregistry_prefix:
 //
@@ -189,12 +193,15 @@ func valid(name string) string { return strings.ToValidUTF8(name, "\ufffd") }
 const mostLabels = 6
 
 func (c *Collector) acquired(_ context.Context, a observe.Acquired) {
-	var buffer [mostLabels]string
-	took := a.Here + a.Redis
-	c.acquire.WithLabelValues(c.about(buffer[:0], a.Subject, a.Op, a.How.String(), fault.Kind(a.Err))...).Observe(took.Seconds())
 	if errors.Is(a.Err, fault.Unavailable) {
 		c.unavailable.happened(c.about(nil, a.Subject, fault.Reason(a.Err))...)
 	}
+	if a.Kind == observe.KindLeader {
+		return
+	}
+	var buffer [mostLabels]string
+	took := a.Here + a.Redis
+	c.acquire.WithLabelValues(c.about(buffer[:0], a.Subject, a.Op, a.How.String(), fault.Kind(a.Err))...).Observe(took.Seconds())
 	if a.Here > 0 {
 		c.local.WithLabelValues(c.about(buffer[:0], a.Subject, a.Op)...).Observe(a.Here.Seconds())
 	}
@@ -209,8 +216,10 @@ func (c *Collector) acquired(_ context.Context, a observe.Acquired) {
 }
 
 func (c *Collector) released(_ context.Context, r observe.Released) {
-	var buffer [mostLabels]string
-	c.hold.WithLabelValues(c.about(buffer[:0], r.Subject, r.How.String(), fault.Kind(r.Err))...).Observe(r.Held.Seconds())
+	if r.Kind != observe.KindLeader {
+		var buffer [mostLabels]string
+		c.hold.WithLabelValues(c.about(buffer[:0], r.Subject, r.How.String(), fault.Kind(r.Err))...).Observe(r.Held.Seconds())
+	}
 	if errors.Is(r.Err, fault.Unavailable) { // often its answer was only late: nobody is called for that
 		c.unavailable.count.WithLabelValues(c.about(nil, r.Subject, fault.Reason(r.Err))...).Inc()
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/contrib/lockprom"
+	"github.com/lockregistry/lockregistry/leader"
 	"github.com/lockregistry/lockregistry/locktest"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -142,6 +143,38 @@ func TestLosses(t *testing.T) {
 		require.InDelta(c, 1, c.value("lockregistry_hold_losses_total", "lockregistry_loss_reason", "lease_over"), 0)
 		require.EqualValues(c, 1, c.count("lockregistry_hold_duration_seconds", "lockregistry_release_how", "lost",
 			"error_type", "lost"))
+	})
+}
+
+// Neither the days that a candidate waits nor the days that a leader leads are durations of calls and holds. Redis may well be
+// unavailable to them, and they may lose the lock.
+func TestLeaders(t *testing.T) {
+	world(t, func(c collected, _ *lockprom.Collector, locks *locktest.Registry) {
+		leads := func(ctx context.Context) error { <-ctx.Done(); return nil }
+		ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
+		defer cancel()
+		ended := make(chan error, 2)
+		for range 2 {
+			candidate, err := leader.New(locks.Registry, "42", leads)
+			require.NoError(c, err)
+			go func() { ended <- candidate.Run(ctx) }()
+			synctest.Wait()
+		}
+		locks.Lose("42") // the other one leads
+		locks.Disconnect()
+		require.ErrorIs(c, <-ended, context.DeadlineExceeded)
+		require.ErrorIs(c, <-ended, context.DeadlineExceeded)
+		locks.Reconnect()
+		synctest.Wait()
+		require.InDelta(c, 1, c.value("lockregistry_hold_losses_total", "lockregistry_loss_reason", "forced",
+			"lockregistry_kind", "leader"), 0)
+		require.NotEmpty(c, c.of("lockregistry_unavailable_timestamp_seconds", "lockregistry_kind", "leader"))
+		for _, name := range []string{
+			"lockregistry_acquire_duration_seconds", "lockregistry_acquire_local_wait_duration_seconds",
+			"lockregistry_acquire_wakeups_total", "lockregistry_hold_duration_seconds",
+		} {
+			require.Empty(c, c.of(name), name)
+		}
 	})
 }
 
