@@ -8,7 +8,7 @@
 //	defer metrics.Watch("orders", locks.Stats)()
 //
 // The names are those of module lockotel's metrics when OpenTelemetry's exporter serves them, so alerts and dashboards work
-// with either. Histograms have classic buckets from 100 µs to a minute, and native ones for a Prometheus that asks for them.
+// with either. Histograms have classic buckets from 100 µs to a minute; with [WithNativeHistograms] also native ones.
 // The metrics, and their labels besides lockregistry_prefix and lockregistry_kind ("lock", "reader", "writer", "semaphore" or
 // "leader"):
 //
@@ -61,7 +61,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -76,10 +75,20 @@ type Option func(*Collector)
 // so use it only for registries with few paths. Default: no label has the path.
 func WithPath() Option { return func(c *Collector) { c.paths = true } }
 
+// WithNativeHistograms adds native histograms to the classic ones. Their buckets are at most 10 % wide, or wider if a series
+// would need more than 100. Default: classic histograms only.
+//
+// Set two things in Prometheus, globally or for the job:
+//
+//   - scrape_native_histograms: true. Before version 3.8, use --enable-feature=native-histograms instead
+//   - always_scrape_classic_histograms: true. Before version 3, it is called scrape_classic_histograms. Without it Prometheus
+//     drops the classic histograms, with _bucket, _count and _sum: the dashboard of this project needs them
+func WithNativeHistograms() Option { return func(c *Collector) { c.native = true } }
+
 // Collector is a prometheus.Collector for one or more registries. Make it with [New], register it once, and give each registry
 // its [Collector.Observer]. It is safe for use by many goroutines.
 type Collector struct {
-	paths bool
+	paths, native bool
 
 	acquire, local, hold           *prometheus.HistogramVec
 	wakeups, outages               *prometheus.CounterVec
@@ -133,10 +142,12 @@ func (c *Collector) make() {
 	}
 	labels := func(more ...string) []string { return append(slices.Clip(about), more...) }
 	histogram := func(name, help string, labels []string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: name, Help: help, Buckets: buckets,
-			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
-		}, labels)
+		opts := prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
+		if c.native {
+			// No NativeHistogramMinResetDuration: a reset would also set the classic buckets, the count and the sum to 0.
+			opts.NativeHistogramBucketFactor, opts.NativeHistogramMaxBucketNumber = 1.1, 100
+		}
+		return prometheus.NewHistogramVec(opts, labels)
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)

@@ -3,6 +3,7 @@ package lockprom_test
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -111,8 +112,7 @@ func TestCalls(t *testing.T) {
 		require.EqualValues(c, 3, c.count(acquire))
 		waited := c.of(acquire, "error_type", "taken")[0].GetHistogram()
 		require.InDelta(c, 3, waited.GetSampleSum(), 0.1)
-		require.NotEmpty(c, waited.GetBucket(), "classic")
-		require.NotEmpty(c, waited.GetPositiveSpan(), "native")
+		require.NotEmpty(c, waited.GetBucket())
 		require.EqualValues(c, 1, c.count("lockregistry_acquire_local_wait_duration_seconds", "lockregistry_operation", "do"))
 		require.EqualValues(c, 2, c.count(held, "lockregistry_release_how", "released"))
 		for _, f := range c.of(acquire) {
@@ -143,6 +143,49 @@ func TestLosses(t *testing.T) {
 		require.InDelta(c, 1, c.value("lockregistry_hold_losses_total", "lockregistry_loss_reason", "lease_over"), 0)
 		require.EqualValues(c, 1, c.count("lockregistry_hold_duration_seconds", "lockregistry_release_how", "lost",
 			"error_type", "lost"))
+	})
+}
+
+// A Prometheus that scrapes native histograms drops the classic buckets of a histogram that has both. So there are native ones
+// only for a program that asks for them.
+func TestHistograms_Classic(t *testing.T) {
+	m := lockprom.New()
+	c := collect(t, m)
+	took(t, m, time.Second)
+	h := c.of("lockregistry_acquire_duration_seconds")[0].GetHistogram()
+	require.NotEmpty(t, h.GetBucket())
+	require.Empty(t, h.GetPositiveSpan())
+	require.Nil(t, h.Schema, "it has no native buckets")
+}
+
+// Durations that need more native buckets than there may be make these coarser. No count falls: Prometheus would take that for a
+// restart.
+func TestHistograms_Native(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := lockprom.New(lockprom.WithNativeHistograms())
+		c := collect(t, m)
+		for minute := range 130 {
+			const several = 200
+			for i := range several {
+				took(t, m, time.Duration(5e4*math.Exp2(float64(i)/several*14.3))) // 50 µs to a second
+			}
+			h := c.of("lockregistry_acquire_duration_seconds")[0].GetHistogram()
+			require.EqualValues(t, (minute+1)*several, h.GetSampleCount())
+			classic := h.GetBucket()
+			require.Equal(t, h.GetSampleCount(), classic[len(classic)-1].GetCumulativeCount())
+			require.NotEmpty(t, h.GetPositiveSpan())
+			require.LessOrEqual(t, len(h.GetPositiveDelta()), 100)
+			require.Less(t, h.GetSchema(), int32(3), "there are not too many buckets of 10 %")
+			<-time.After(time.Minute)
+		}
+	})
+}
+
+// took tells a collector of a call.
+func took(t *testing.T, m *lockprom.Collector, d time.Duration) {
+	t.Helper()
+	m.Observer().Acquired(t.Context(), observe.Acquired{
+		Subject: observe.Subject{Path: "42", Key: "orders:42", Kind: observe.KindLock}, Op: "do", How: observe.HowFree, Redis: d,
 	})
 }
 
