@@ -60,11 +60,11 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/tally"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -94,23 +94,12 @@ type Collector struct {
 	wakeups, outages               *prometheus.CounterVec
 	losses, unavailable, deadlocks event
 
-	mu      sync.Mutex
-	watched map[int]*watched
-	next    int
-	stopped map[string]*figures // by prefix: what registries have counted that are watched no more
-}
-
-// watched is a registry of [Collector.Watch].
-type watched struct {
-	prefix string
-	stats  func() observe.Stats
-
-	handoffs, windows uint64 // the most that was told; guarded by the collector's mutex
+	watched tally.Tally
 }
 
 // New makes a Collector. A nil option is ignored.
 func New(opts ...Option) *Collector {
-	c := &Collector{watched: map[int]*watched{}, stopped: map[string]*figures{}}
+	c := &Collector{}
 	for _, o := range opts {
 		if o != nil {
 			o(c)

@@ -267,6 +267,7 @@ func TestWatch(t *testing.T) {
 		require.InDelta(c, 1, c.value("lockregistry_handoffs_total"), 0)
 		stop()
 		require.Empty(c, c.of("lockregistry_holds"))
+		require.InDelta(c, 3, c.value("lockregistry_windows_total"), 0)
 	})
 }
 
