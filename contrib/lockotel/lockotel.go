@@ -140,44 +140,6 @@ func New(opts ...Option) (observe.Observer, error) {
 	}, nil
 }
 
-// ReportStats reports figures of [lockregistry.Registry.Stats], which it calls each time metrics are collected. All of them
-// have the attribute lockregistry.prefix:
-//
-//   - lockregistry.holds, a gauge: holds of locks, readers, writers and semaphores, see [observe.Stats]
-//   - lockregistry.waiters, a gauge: calls that wait
-//   - lockregistry.hold.oldest, lockregistry.wait.oldest, gauges in seconds: the age of the oldest of each; 0 without
-//     one. Leaders and their candidates do not count
-//   - lockregistry.removals, a gauge: keys that are yet to be removed in the background
-//   - lockregistry.renewal.failing, lockregistry.removal.failing, gauges in seconds: how long renewals and removals in the
-//     background have been failing; 0 if they do not
-//   - lockregistry.handoffs, a counter: holds that went from one goroutine of this process to the next
-//   - lockregistry.windows, a counter: how often a waiting call left a free lock to callers without a place in the queue
-//
-// Unregister the registration before the registry is closed. If several registrations have the same prefix, OpenTelemetry reports
-// only the gauges of the last one, so give one function for all registries with a prefix. Of the options, only
-// [WithMeterProvider] has an effect.
-func ReportStats(prefix string, stats func() observe.Stats, opts ...Option) (metric.Registration, error) {
-	s, err := settingsOf(opts)
-	if err == nil && stats == nil {
-		err = errors.New("the function is nil")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("lockotel: stats: %w", err)
-	}
-	all := newFigures(s.meters.Meter(scope))
-	if all.failed != nil {
-		return nil, fmt.Errorf("lockotel: stats: %w", all.failed)
-	}
-	registration, err := all.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		all.observe(o, stats(), time.Now(), metric.WithAttributes(prefixKey.String(valid(prefix))))
-		return nil
-	}, all.instruments...)
-	if err != nil {
-		return nil, fmt.Errorf("lockotel: stats: %w", err)
-	}
-	return registration, nil
-}
-
 func settingsOf(opts []Option) (settings, error) {
 	s := settings{meters: otel.GetMeterProvider(), tracers: otel.GetTracerProvider()}
 	for _, o := range opts {

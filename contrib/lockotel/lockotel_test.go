@@ -504,6 +504,72 @@ func TestDeadlocks(t *testing.T) {
 	})
 }
 
+// When a service closes its registry and opens another one, the counters go on: a monotonic counter must not fall, and a delta
+// is not negative, and does not tell a handoff twice. Nor does it when two registries have the prefix at the same time.
+func TestReportStats_CountersDoNotFall(t *testing.T) {
+	for _, temporality := range []metricdata.Temporality{metricdata.CumulativeTemporality, metricdata.DeltaTemporality} {
+		reader := sdkmetric.NewManualReader(sdkmetric.WithTemporalitySelector(
+			func(sdkmetric.InstrumentKind) metricdata.Temporality { return temporality }))
+		m := &telemetry{T: t, reader: reader, meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))}
+		var sum int64
+		handoffs := func(want int64) {
+			t.Helper()
+			told := m.counter("lockregistry.handoffs", "{hold}", "prefix", "orders")
+			if temporality == metricdata.DeltaTemporality {
+				require.GreaterOrEqual(t, told, int64(0))
+				told += sum
+			}
+			sum = told
+			require.Equal(t, want, sum, temporality)
+		}
+		report := func(n uint64) metric.Registration {
+			stats := func() observe.Stats { return observe.Stats{Handoffs: n, Holds: 1} }
+			r, err := lockotel.ReportStats("orders", stats, lockotel.WithMeterProvider(m.meter))
+			require.NoError(t, err)
+			return r
+		}
+		holds := func() (n int64) {
+			for _, p := range m.metric("lockregistry.holds").Data.(metricdata.Gauge[int64]).DataPoints {
+				n += p.Value
+			}
+			return n
+		}
+		first := report(1000)
+		handoffs(1000)
+		require.NoError(t, first.Unregister())
+		require.NoError(t, first.Unregister())
+		second := report(3)
+		handoffs(1003)
+		third := report(20)
+		handoffs(1023)
+		if temporality == metricdata.CumulativeTemporality {
+			require.EqualValues(t, 2, holds())
+		}
+		require.NoError(t, second.Unregister())
+		handoffs(1023)
+		require.NoError(t, third.Unregister())
+		handoffs(1023) // when metrics are collected while there is no registry
+		require.NoError(t, report(4).Unregister())
+		handoffs(1027)
+	}
+}
+
+// incomparable is a meter provider that is no key of a map.
+type incomparable struct {
+	metricnoop.MeterProvider
+
+	_ []string
+}
+
+func TestReportStats_ToAnIncomparableProvider(t *testing.T) {
+	for range 2 {
+		stats := func() observe.Stats { return observe.Stats{} }
+		r, err := lockotel.ReportStats("orders", stats, lockotel.WithMeterProvider(incomparable{}))
+		require.NoError(t, err)
+		require.NoError(t, r.Unregister())
+	}
+}
+
 func TestReportStats(t *testing.T) {
 	world(t, func(m *telemetry, locks *locktest.Registry) {
 		windows := uint64(3)
