@@ -8,6 +8,7 @@ replace github.com/lockregistry/lockregistry => ../..
 require (
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/labstack/echo/v4 v4.16.4
+	github.com/labstack/echo/v5 v5.4.5
 	github.com/lockregistry/lockregistry v0.0.0
 	google.golang.org/grpc v1.85.0
 )

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+	echov5 "github.com/labstack/echo/v5"
 
 	"github.com/lockregistry/lockregistry"
 	"github.com/lockregistry/lockregistry/locktest"
@@ -31,6 +32,15 @@ var routers = map[string]func(locks *lockregistry.Registry, ship func(ctx contex
 			status, err := ship(c.Request().Context(), c.Param("id"))
 			if err != nil {
 				return echo.NewHTTPError(http.StatusTeapot) // its error handler answers when the middleware has returned
+			}
+			return c.NoContent(status)
+		})
+	},
+	"echo v5": func(locks *lockregistry.Registry, ship func(context.Context, string) (int, error)) http.Handler {
+		return echoV5Routes(locks, func(c *echov5.Context) error {
+			status, err := ship(c.Request().Context(), c.Param("id"))
+			if err != nil {
+				return echov5.NewHTTPError(http.StatusTeapot, "")
 			}
 			return c.NoContent(status)
 		})
