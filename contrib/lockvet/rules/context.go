@@ -11,8 +11,8 @@ import (
 
 var outerContext = rule("lockcontext", `report the use of a context that does not end when the lock is lost
 
-The function of Do gets a context that ends when the lock can no longer be guaranteed, and Hold.Context makes one. What is called
-with the context from outside goes on when another owner has the lock.`, func(p *analysis.Pass, f function) {
+The function of Do or leader.New gets a context that ends when the lock can no longer be guaranteed, and Hold.Context makes one.
+What is called with the context from outside goes on when another owner has the lock.`, func(p *analysis.Pass, f function) {
 	f.inspect(func(n ast.Node, _ bool) {
 		switch n := n.(type) {
 		case *ast.CallExpr:
@@ -29,13 +29,16 @@ with the context from outside goes on when another owner has the lock.`, func(p 
 	})
 })
 
-// runs reports whether a call runs a function under a lock.
+// runs reports whether a call runs a function under a lock, or makes a candidate that does.
 func runs(c callee) bool {
 	switch c.recv {
 	case "Registry", "Lock", "Semaphore":
 		return c.fn.Name() == "Do" || c.fn.Name() == "Once"
+	case "":
+		leads := c.fn.Pkg().Path() == library+"/leader" && (c.fn.Name() == "New" || c.fn.Name() == "OnGranted")
+		return leads || c.fn.Name() == "DoValue"
 	default:
-		return c.recv == "" && c.fn.Name() == "DoValue"
+		return false
 	}
 }
 

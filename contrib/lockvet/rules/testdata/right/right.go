@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/leader"
 )
 
 func work(context.Context) error { return nil }
@@ -27,6 +28,17 @@ func deferred(ctx context.Context, r *lockregistry.Registry) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.Unlock(context.WithoutCancel(ctx))) }()
 	return work(l.Context(ctx))
+}
+
+func leads(ctx context.Context, r *lockregistry.Registry) error {
+	candidate, err := leader.New(r, "dispatcher", func(led context.Context) error {
+		slog.InfoContext(ctx, "it leads")
+		return work(led)
+	}, leader.OnRevoked(func(error) { _ = work(ctx) }))
+	if err != nil {
+		return err
+	}
+	return candidate.Run(ctx)
 }
 
 func nothingInBetween(ctx context.Context, l *lockregistry.Lock) (int, error) {

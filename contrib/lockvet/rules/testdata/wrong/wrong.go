@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockregistry/lockregistry"
+	"github.com/lockregistry/lockregistry/leader"
 )
 
 func work(context.Context) error { return nil }
@@ -88,6 +89,18 @@ func outerOnce(ctx context.Context, r *lockregistry.Registry) error {
 		return work(ctx) // want "lockcontext: ctx does not end when the lock is lost"
 	})
 	return err
+}
+
+func outerOfALeader(ctx context.Context, r *lockregistry.Registry) error {
+	candidate, err := leader.New(r, "dispatcher", func(context.Context) error {
+		return work(ctx) // want "lockcontext: ctx does not end when the lock is lost"
+	}, leader.OnGranted(func(context.Context) {
+		_ = work(ctx) // want "lockcontext: ctx does not end when the lock is lost"
+	}))
+	if err != nil {
+		return err
+	}
+	return candidate.Run(ctx)
 }
 
 func besideHold(ctx context.Context, r *lockregistry.Registry) (err error) {
