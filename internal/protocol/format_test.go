@@ -39,7 +39,12 @@ func eachFormat(t *testing.T, test func(f *formatTest)) {
 			go func() {
 				defer close(done)
 				_ = listener.Receive(ctx, listener.B().Subscribe().Channel("orders-channel@b").Build(),
-					func(m rueidis.PubSubMessage) { f.told <- m.Message })
+					func(m rueidis.PubSubMessage) {
+						select {
+						case f.told <- m.Message:
+						case <-ctx.Done():
+						}
+					})
 			}()
 			t.Cleanup(func() { cancel(); <-done })
 			require.Eventually(t, func() bool {
