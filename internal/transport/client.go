@@ -75,6 +75,9 @@ func (t *Client) Close() {
 //	1  the removal of such a command's grant is sent
 //	2  the command itself is sent, and granted
 //	3  nothing removes the grant any more: it lasts for its whole lease
+//
+// Commands that their callers sent through the client are not counted, since rueidis does not say when it has the reply to one
+// that was given up. On a single server their removals follow them over the same connection.
 func (t *Client) AwaitAbandoned(limit time.Duration) {
 	for end := t.Clock.Now().Add(limit); t.abandoned.Load() > 0 && t.Clock.Now() < end; {
 		<-time.After(limit / 100)

@@ -47,7 +47,8 @@
 // making one may hang, and which connections of the client's pool fit:
 //
 //   - the lone caller's, used for [belief.Old] at most
-//   - the fresh one, used while the node is suspect
+//   - the fresh one, used while the node is suspect. It may grow older: with Sentinels a new one would have to wait until they
+//     vouch for its server
 //   - the sender's for replicas, used for seconds
 //
 // Each of them lives as follows:
