@@ -86,9 +86,9 @@ const (
 // carries, see [ContextWithOwner]. Each Lock needs an [Lock.Unlock]. It is Spring's lockInterruptibly.
 //
 // In HTTP handlers use [Lock.Do] or [Lock.Acquire] instead: net/http serves all requests of a connection on one goroutine. So if
-// a handler forgets to unlock, the next request on that connection is the same owner, and gets in. Use them also in functions that
-// C calls: two C threads may count as one goroutine. An iterator that locks, and is run by iter.Pull, is another goroutine than
-// its caller.
+// a handler forgets to unlock, the next request on that connection is the same owner, and gets in. Use them also in functions
+// that C calls: two C threads may count as one goroutine. An iterator that locks, and is run by iter.Pull, is another goroutine
+// than its caller.
 //
 // # Details
 //

@@ -52,7 +52,7 @@ var (
 		"it is not known whether it was lost before")
 )
 
-// InTransaction: the server has queued a command for EXEC, instead of executing it. It may still do so.
+// InTransaction says that the server has queued a command for EXEC, instead of executing it. It may still do so.
 var InTransaction = errors.New("the command was queued in a transaction: the program must send MULTI only on dedicated " +
 	"connections, and end it there")
 

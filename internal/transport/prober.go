@@ -103,7 +103,9 @@ func (s *Node) probe(since clock.Instant) (answered bool) {
 
 // ping is a question that every server answers. Rueidis takes its argument for a key, and so chooses one of its connections at
 // random; without the argument every PING would go over the first one.
-func ping(b rueidis.Builder) rueidis.Completed { return b.Arbitrary("PING").Keys("there").Build().ToPipe() }
+func ping(b rueidis.Builder) rueidis.Completed {
+	return b.Arbitrary("PING").Keys("there").Build().ToPipe()
+}
 
 // inquire asks the node's server, and notes the reply. Plain: over the client's own connections, even if the node is suspect.
 func (s *Node) inquire(p *Wait, plain bool, questions sending) outcome {

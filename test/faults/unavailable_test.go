@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry"
@@ -490,8 +489,9 @@ func TestUnavailable_WithDisableAutoPipelining(t *testing.T) {
 				defer cancel()
 				began := time.Now()
 				_, err := r.Acquire(ctx, strconv.Itoa(i))
-				assert.ErrorIs(w, err, context.DeadlineExceeded)
-				assert.LessOrEqual(w, time.Since(began), time.Second+10*time.Millisecond)
+				if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took > time.Second+10*time.Millisecond {
+					w.Errorf("%v after %v", err, took)
+				}
 			})
 		}
 		all.Wait()
