@@ -93,7 +93,7 @@ func (l *localLock) Granted() (contended bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.hold()
-	return l.queue.Len() > 0
+	return l.queue.First() != nil
 }
 
 // HandOff turns leaving into held by the first waiter. It reports false if there is no waiter, or the running lease does not suit
@@ -114,7 +114,7 @@ func (l *localLock) HandOff(running time.Duration) bool {
 // hold makes the owner hold the lock, and admits all waiters of the same owner. The caller holds the mutex.
 func (l *localLock) hold() {
 	l.holds = 1
-	for w := range l.queue.SameOwner(l.owner) {
+	for w := range l.queue.SameOwner(l.owner, false) {
 		l.holds++
 		l.queue.Admit(w, local.Reentered)
 	}

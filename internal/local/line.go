@@ -164,10 +164,10 @@ func (q *Line) remove(w *Waiter) {
 	}
 }
 
-// SameOwner iterates over the indexed waiters of an owner, in their order. The caller must take each out of the queue.
-func (q *Line) SameOwner(o owner.ID) iter.Seq[*Waiter] { return q.same(key{owner: o}) }
-
-func (q *Line) same(k key) iter.Seq[*Waiter] {
+// SameOwner iterates over the indexed waiters of an owner, in their order: in a ReadWrite, over those that ask to write, or over
+// the others. The caller must take each out of the queue.
+func (q *Line) SameOwner(o owner.ID, writes bool) iter.Seq[*Waiter] {
+	k := key{o, writes}
 	return func(yield func(*Waiter) bool) {
 		for w := q.oldest[k]; w != nil && yield(w); w = q.oldest[k] { //nolint:revive // the condition does the work
 		}

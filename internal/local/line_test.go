@@ -123,12 +123,12 @@ func TestLine_Cancel(t *testing.T) {
 func TestLine_WaitersOfTheSameOwner(t *testing.T) {
 	q, waiters := pushed(team, anna, crew, team, anna, team)
 	var found []*Waiter
-	for w := range q.SameOwner(team) {
+	for w := range q.SameOwner(team, false) {
 		found = append(found, w)
 		q.Admit(w, Reentered)
 	}
 	require.Equal(t, []*Waiter{waiters[0], waiters[3], waiters[5]}, found)
-	for range q.SameOwner(anna) {
+	for range q.SameOwner(anna, false) {
 		t.Error("a goroutine is in no other way than through its waiter")
 	}
 	require.Equal(t, []owner.ID{anna, crew, anna}, q.ids(t))
@@ -168,7 +168,7 @@ func TestLine_DoesConstantWork(t *testing.T) {
 		assert.Equal(t, Refused, q.Leave(waiters[6]))
 		q.Push(crew, time.Second, nil)
 		q.Cancel(waiters[4])
-		for w := range q.SameOwner(team) {
+		for w := range q.SameOwner(team, false) {
 			q.Admit(w, Reentered)
 		}
 		q.Admit(q.First(), Entered)

@@ -156,9 +156,9 @@ func (l *ReadWrite) deny() {
 // admitOwner admits the waiters of an owner that was admitted, or that may now read, wherever they are in the queue. The caller
 // holds the mutex.
 func (l *ReadWrite) admitOwner(o owner.ID) {
-	for _, k := range []key{{o, true}, {o, false}} {
-		for w := range l.queue.same(k) {
-			how := l.mayAgain(o, k.writes)
+	for _, writes := range []bool{true, false} {
+		for w := range l.queue.SameOwner(o, writes) {
+			how := l.mayAgain(o, writes)
 			if how == Refused {
 				break
 			}
