@@ -79,7 +79,8 @@ func (r *Registry) Acquire(ctx context.Context, path string, opts ...LockOption)
 //     [Lock.Context]: Acquire never nests
 //   - [ErrLockLost] is returned when the lock was lost before Acquire could return
 func (l *Lock) Acquire(ctx context.Context, opts ...LockOption) (*Hold, error) {
-	q := request{wait: untilDone, caller: caller{as: owner.NewHold()}}
+	q := request{Request: queue.Request{Wait: untilDone}}
+	q.By = owner.NewHold()
 	return l.acquireAs(ctx, "acquire", &q, apply(&q, opts))
 }
 
@@ -89,7 +90,7 @@ func (l *Lock) acquireAs(ctx context.Context, op string, q *request, bad error) 
 	if ok, err := l.acquire(ctx, op, q, bad); !ok {
 		return nil, err
 	}
-	return l.take(ctx, op, q.as)
+	return l.take(ctx, op, q.By)
 }
 
 // take returns the Hold of an owner that has acquired the lock.

@@ -130,7 +130,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOp
 	if err != nil {
 		return nil, r.newLock(ordered[0]).fail("acquire", err)
 	}
-	q := request{wait: untilDone}
+	q := request{Request: queue.Request{Wait: untilDone}}
 	err = apply(&q, opts)
 	if ctx != nil {
 		q.in = tenure.CarriedBy(ctx)
@@ -149,29 +149,29 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOp
 		}
 		b.locks = append(b.locks, l)
 	}
-	r.chooseLease(&q, false)
-	q.as = owner.NewHold() // each path has an owner of its own
+	q.By = owner.NewHold() // each path has an owner of its own
+	b.locks[0].chooseTerms(&q)
 	b.request = q
-	if q.wait > 0 {
-		b.deadline = r.now().Add(q.wait)
+	if q.Wait > 0 {
+		b.deadline = r.now().Add(q.Wait)
 	}
 	return b, nil
 }
 
 // obtain gets all locks, and returns their holds in the order of the keys.
 func (b *multiAcquire) obtain(ctx context.Context) ([]*Hold, error) {
-	patient := b.request.patient()
+	patient := b.request.Wait != notAtAll
 	contested := patient && slices.ContainsFunc(b.locks, func(l *Lock) bool { return b.reg.cache.current(l).redis.Contested() })
 	if !contested && !b.reg.queues.Apart.Counts(b.reg.now()) {
 		holds, l, err := b.atOnce(ctx)
 		if err == nil {
 			return holds, nil
 		}
-		call := several.Call{Patient: patient, Limited: b.request.wait > 0 && ctx.Err() == nil, FailFast: b.request.failFast}
+		call := several.Call{Patient: patient, Limited: b.request.Wait > 0 && ctx.Err() == nil, FailFast: b.request.FailFast}
 		goesOn, failure := call.GoesOn(err)
 		if b.failure = failure; !goesOn {
-			waited := b.request.wait
-			if b.request.failFast {
+			waited := b.request.Wait
+			if b.request.FailFast {
 				waited = notAtAll
 			}
 			err = l.gaveUp("acquire", err, waited, b.taken.inRedis)
@@ -237,8 +237,8 @@ func (p pathEndedError) Unwrap() error { return p.error }
 // next gets one lock, which is renewed until the call has all. The caller must call tell, which calls an observer.
 func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (h *Hold, tell func(), err error) {
 	q, began := b.request, b.reg.observed()
-	q.as, q.unlogged = owner.NewHold(), b.unlogged(l)
-	q.atMost = 0 // it counts from when the call has all
+	q.By, q.Terms.Unlogged = owner.NewHold(), b.unlogged(l)
+	q.Terms.AtMost = 0 // it counts from when the call has all
 	now := b.reg.now()
 	var asked bool
 	err = b.timeOver(ctx, now)
@@ -246,9 +246,13 @@ func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (h *Hold,
 		l, asked, err = b.unasked(l, err)
 	} else {
 		if b.deadline != clock.Never {
-			q.wait = now.Until(b.deadline)
+			q.Wait = now.Until(b.deadline)
 		}
-		asked, err = l.get(ctx, &q, queued)
+		q.Queued = queued
+		var on *Lock
+		if on, err = l.enter(ctx, &q); on != nil {
+			asked, err = true, queue.Obtain(ctx, &on.redis, &q.Request)
+		}
 		b.failure = nil
 		if b.taken.lock != nil && b.taken.lock.redis.Key == l.redis.Key {
 			b.taken = takenLock{}
@@ -259,12 +263,12 @@ func (b *multiAcquire) next(ctx context.Context, l *Lock, queued bool) (h *Hold,
 		if errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &of) {
 			err = of.error // the caller's own context has not ended
 		}
-		err = l.gaveUp("acquire", err, b.request.wait, asked)
+		err = l.gaveUp("acquire", err, b.request.Wait, asked)
 	}
 	outcome := err
 	tell = func() { l.tellAcquired(ctx, "acquire", &q, began, outcome == nil, outcome) }
 	if err == nil {
-		h, err = l.take(ctx, "acquire", q.as)
+		h, err = l.take(ctx, "acquire", q.By)
 	}
 	return h, tell, err
 }
@@ -300,14 +304,14 @@ func (b *multiAcquire) unasked(l *Lock, why error) (about *Lock, asked bool, err
 // their leases. After a transient failure each hold stays valid for the rest of its lease.
 func (b *multiAcquire) settle(ctx context.Context, holds []*Hold) error {
 	return queue.Each(holds, func(h *Hold) error {
-		q := b.request
-		q.unlogged = b.unlogged(h.lock)
-		if !h.lock.setTerms(h.hold, &q) {
+		terms := b.request.Terms
+		terms.Unlogged = b.unlogged(h.lock)
+		if !h.lock.setTerms(h.hold, terms) {
 			return h.lock.fail("acquire", ErrLockLost)
 		}
-		length := b.request.lease.Length
+		length := b.request.Terms.Lease.Length
 		if h.Remaining() < length-length/10 {
-			until := queue.Limits{Deadline: b.deadline, FailFast: q.failFast}
+			until := queue.Limits{Deadline: b.deadline, FailFast: b.request.FailFast}
 			if err := h.lock.redis.Prolong(ctx, hold.Part{Hold: h.hold, Owner: h.owner}, nil, until); errors.Is(err, ErrLockLost) {
 				return h.lock.fail("acquire", err)
 			}
@@ -322,7 +326,7 @@ func (b *multiAcquire) unlogged(l *Lock) bool { return l.redis.Key != b.locks[0]
 // atOnce gets all locks if all are free. Otherwise it releases what Redis may have granted, and returns the lock that failed,
 // and why: fault.Busy when another owner has it.
 func (b *multiAcquire) atOnce(ctx context.Context) (holds []*Hold, failed *Lock, err error) {
-	group, as := queue.NewGroup(len(b.locks), b.request.failFast, b.request.patient()), make([]owner.ID, 0, len(b.locks))
+	group, as := queue.NewGroup(len(b.locks), b.request.FailFast, b.request.Wait != notAtAll), make([]owner.ID, 0, len(b.locks))
 	asked, returned := false, false
 	defer func() {
 		switch {
@@ -336,8 +340,8 @@ func (b *multiAcquire) atOnce(ctx context.Context) (holds []*Hold, failed *Lock,
 	}()
 	for i, l := range b.locks {
 		q := b.request
-		q.as, q.wait, q.unlogged = owner.NewHold(), notAtAll, b.unlogged(l)
-		in, err := l.enter(ctx, &q)
+		q.By, q.Wait, q.Terms.Unlogged = owner.NewHold(), notAtAll, b.unlogged(l)
+		now, err := l.enter(ctx, &q)
 		if err != nil {
 			asked, returned = true, true
 			group.Leave()
@@ -346,8 +350,8 @@ func (b *multiAcquire) atOnce(ctx context.Context) (holds []*Hold, failed *Lock,
 			}
 			return nil, l, err
 		}
-		group.Add(ctx, &in.lock.redis, in.lock.terms(&q))
-		b.locks[i], as = in.lock, append(as, q.as)
+		group.Add(ctx, &now.redis, q.Terms)
+		b.locks[i], as = now, append(as, q.By)
 	}
 	at, taken, err := group.Try(b.deadline)
 	asked = true
@@ -362,7 +366,7 @@ func (b *multiAcquire) atOnce(ctx context.Context) (holds []*Hold, failed *Lock,
 		return holds, nil, nil
 	}
 	// A call that does not wait, and goes on with one path after another, would find taken what it has not given back yet.
-	goesOn, within := errors.Is(err, fault.Apart) && !b.request.patient(), queue.NoTime
+	goesOn, within := errors.Is(err, fault.Apart) && b.request.Wait == notAtAll, queue.NoTime
 	if goesOn {
 		within = ctx
 	}
@@ -399,7 +403,7 @@ func (b *multiAcquire) won(ctx context.Context, group *queue.Group, as []owner.I
 func (b *multiAcquire) tellWon(ctx context.Context, group *queue.Group) {
 	for i, l := range b.locks {
 		if group.Won(i) {
-			l.tellAcquired(ctx, "acquire", &request{how: observe.HowFree}, b.began, true, nil)
+			l.tellAcquired(ctx, "acquire", &request{Request: queue.Request{How: observe.HowFree}}, b.began, true, nil)
 		}
 	}
 }

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/lease"
-	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/seam"
 	"github.com/lockregistry/lockregistry/internal/tenure"
-	"github.com/lockregistry/lockregistry/observe"
 )
 
 // LockOption changes one call of a [Lock], or of [Registry.Acquire] or [Registry.Do]. It is [AtLeast] or an [AcquireOption]. If
@@ -175,37 +173,18 @@ func AtMost(d time.Duration) AcquireOption { return acquireOption{option{isAtMos
 // your own, the round trip is not yet known, so the limit is that of WithCommandTimeout, 5 s by default, and at most 6.5 s.
 func FailFast() AcquireOption { return acquireOption{option{kind: isFailFast}} }
 
-// request is the result of the options of a call that locks.
+// request is a call that locks: what its options say, who makes it, and how it went. Most of that is also what it asks Redis for.
+// By is a Hold, or a run of Once; otherwise acquire sets the caller that the context names.
 type request struct {
-	lease *lease.Term   // nil: the registry's, or the hold's
-	plain bool          // the call named no lease: it is the registry's
-	wait  time.Duration // 0: not at all; negative: until the context ends
-	caller
+	queue.Request
 
-	atLeast  time.Duration // 0: only while it is held
-	atMost   time.Duration // 0: for as long as it is renewed
-	failFast bool          // see FailFast
-	permits  int           // of a semaphore; 0: not given
-	retries  bool          // see RetryOnError
-	leads    bool          // see hold.Terms, as for unlogged
-	unlogged bool
-	blocked  clock.Instant // when the call began to wait; 0: it has not
-
-	// For the observer, at the end of the call.
-	how     observe.How
-	here    time.Duration
-	wakeups observe.Wakeups
+	plain   bool           // the call named no lease: Terms has the registry's
+	permits int            // of a semaphore; 0: not given
+	retries bool           // see RetryOnError
+	in      tenure.In      // what the context carries: it is asked once for each call
+	nested  *tenure.Tenure // the call has entered another owner's hold; nil: it has not
+	here    time.Duration  // how long it has waited for goroutines of this process; for the observer
 }
-
-// caller says who makes a call.
-type caller struct {
-	as     owner.ID       // a Hold, or a run of Once; otherwise acquire sets the caller that the context names
-	in     tenure.In      // what the context carries: it is asked once for each call
-	nested *tenure.Tenure // the call has entered another owner's hold; nil: it has not
-}
-
-// patient reports whether the call waits.
-func (q *request) patient() bool { return q.wait != notAtAll }
 
 // apply applies the options of a call to q. The error lists all that is wrong.
 func apply[O any](q *request, opts []O) (failed error) {
@@ -233,25 +212,25 @@ func apply[O any](q *request, opts []O) (failed error) {
 func (q *request) set(o option) {
 	switch o.kind {
 	case isLease:
-		q.lease = lease.NewTerm(o.value)
+		q.Terms.Lease = lease.NewTerm(o.value)
 	case isWait:
-		q.wait = max(o.value, notAtAll)
+		q.Wait = max(o.value, notAtAll)
 	case isNoWait:
-		q.wait = notAtAll
+		q.Wait = notAtAll
 	case isAtLeast:
-		q.atLeast = o.value
+		q.Terms.AtLeast = o.value
 	case isAtMost:
-		q.atMost = o.value
+		q.Terms.AtMost = o.value
 	case isFailFast:
-		q.failFast = true
+		q.FailFast = true
 	case isPermits:
 		q.permits = int(o.value)
 	case isRetryOnError:
 		q.retries = true
 	case isLeads:
-		q.leads = true
+		q.Terms.Leads = true
 	case isUnlogged:
-		q.unlogged = true
+		q.Terms.Unlogged = true
 	}
 }
 
@@ -274,28 +253,32 @@ func (o option) check() error {
 	}
 }
 
-// chooseLease sets the lease that a call asks for: its own, or the registry's, and no more than AtMost.
-func (r *Registry) chooseLease(q *request, reads bool) {
-	if q.lease == nil {
-		q.lease, q.plain = r.lease, true
+// chooseTerms sets the lease that a call asks for: its own, or the registry's, and no more than AtMost. It also sets whether the
+// hold is renewed until its end: Do, and Acquire of a reader, use hold.StartRenewing instead. Readers that name no lease always
+// are, see ReadWriteLock.
+func (l *Lock) chooseTerms(q *request) {
+	r, t, reads := l.reg, &q.Terms, l.reads()
+	if t.Lease == nil {
+		t.Lease, q.plain = r.lease, true
 		if reads {
-			q.lease = r.readers
+			t.Lease = r.readers
 		}
 	}
-	if q.atMost > 0 && q.atMost < q.lease.Length {
-		q.lease = lease.NewTerm(q.atMost)
+	if t.AtMost > 0 && t.AtMost < t.Lease.Length {
+		t.Lease = lease.NewTerm(t.AtMost)
 	}
+	t.Renewed = r.renewal || t.Leads || q.By.IsHold() && !reads || q.plain && (reads || r.layout.watchdog)
 }
 
 // checkAtMost validates AtMost together with the other options of a call.
 func checkAtMost(q *request) error {
 	switch {
-	case q.atMost == 0:
+	case q.Terms.AtMost == 0:
 		return nil
-	case q.atMost < leastLease || q.atMost > longestLease:
-		return leasable("AtMost", q.atMost)
-	case q.atMost < q.atLeast:
-		return fmt.Errorf("AtMost(%v): it is shorter than AtLeast(%v)", q.atMost, q.atLeast)
+	case q.Terms.AtMost < leastLease || q.Terms.AtMost > longestLease:
+		return leasable("AtMost", q.Terms.AtMost)
+	case q.Terms.AtMost < q.Terms.AtLeast:
+		return fmt.Errorf("AtMost(%v): it is shorter than AtLeast(%v)", q.Terms.AtMost, q.Terms.AtLeast)
 	default:
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/owner"
+	"github.com/lockregistry/lockregistry/internal/queue"
 	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
@@ -41,7 +42,7 @@ func (r *Registry) Do(ctx context.Context, path string, fn func(context.Context)
 //   - [ErrUnavailable], in a [LockError] whose Op is "unlock": fn has run, and Redis did not answer the unlock. The registry
 //     removes the key in the background. Redis may also have answered only after the end of the lease, see [Lock.Unlock].
 func (l *Lock) Do(ctx context.Context, fn func(context.Context) error, opts ...LockOption) error {
-	q := request{wait: untilDone}
+	q := request{Request: queue.Request{Wait: untilDone}}
 	return l.do(ctx, fn, &q, apply(&q, opts))
 }
 
@@ -70,7 +71,7 @@ func (l *Lock) undo(ctx context.Context, q *request) error {
 	now := l.reg.cache.current(l)
 	switch t := q.nested; {
 	case t == nil:
-		return now.unlock(ctx, q.as)
+		return now.unlock(ctx, q.By)
 	case t.Lasts():
 		return now.unlock(ctx, t.Owner)
 	default:
@@ -94,7 +95,7 @@ func DoValue[T any, L *Lock | *Semaphore](
 			return failed
 		}
 	}
-	q := request{wait: untilDone}
+	q := request{Request: queue.Request{Wait: untilDone}}
 	bad := apply(&q, opts)
 	switch on := any(on).(type) {
 	case *Lock:
@@ -152,7 +153,8 @@ func (r *Registry) Once(
 	ctx context.Context, path string, every time.Duration, fn func(context.Context) error, opts ...OnceOption,
 ) (ran bool, err error) {
 	l := r.Obtain(path)
-	q := request{wait: notAtAll, caller: caller{as: owner.NewOnce()}, atLeast: every - every/10}
+	q := request{Request: queue.Request{Wait: notAtAll}}
+	q.By, q.Terms.AtLeast = owner.NewOnce(), every-every/10
 	err = fault.Join(
 		invalid(fn == nil, "the function is nil"),
 		invalid(every < leastPeriod, "every(%v): the period must be at least %v", every, leastPeriod),

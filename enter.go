@@ -38,22 +38,31 @@ func (l *Lock) acquire(ctx context.Context, op string, q *request, bad error) (g
 	if ctx != nil {
 		q.in = tenure.CarriedBy(ctx)
 	}
-	if q.as == owner.Nobody {
-		q.as = q.in.Caller()
+	if q.By == owner.Nobody {
+		q.By = q.in.Caller()
+	}
+	switch {
+	case q.Terms.AtLeast > 0 && l.pair != nil:
+		bad = fault.Join(bad, errors.New("AtLeast: it is for plain locks only"))
+	case q.Terms.AtMost > 0 && l.reads():
+		bad = fault.Join(bad, errors.New("AtMost: it is for plain locks and writers only"))
 	}
 	began := l.reg.observed()
-	err = fault.Join(bad, l.suits(q), l.check(ctx))
+	err = fault.Join(bad, l.check(ctx))
 	asked := false
 	if err == nil {
-		asked, err = l.get(ctx, q, false)
+		var now *Lock
+		if now, err = l.enter(ctx, q); now != nil {
+			asked, err = true, queue.Obtain(ctx, &now.redis, &q.Request)
+		}
 	}
 	switch {
 	case err == nil:
 		got = true
-	case err == fault.Busy && (op == "trylock" || q.as.IsOnce()): //nolint:errorlint // never wrapped
+	case err == fault.Busy && (op == "trylock" || q.By.IsOnce()): //nolint:errorlint // never wrapped
 		err = nil
 	default:
-		err = l.gaveUp(op, err, q.wait, asked)
+		err = l.gaveUp(op, err, q.Wait, asked)
 	}
 	if began != 0 {
 		l.tellOfCall(ctx, op, q, began, got, err)
@@ -82,57 +91,18 @@ func (l *Lock) tellOfCall(ctx context.Context, op string, q *request, began cloc
 	returned = true
 }
 
-// get gets the local half, then the half in Redis. Queued says that the call has waited before. Asked reports whether it got the
-// local half, and asked Redis.
-func (l *Lock) get(ctx context.Context, q *request, queued bool) (asked bool, err error) {
-	in, err := l.enter(ctx, q)
-	if in.lock != nil {
-		err = in.lock.obtain(ctx, q, in.deadline, queued || in.queued)
-	}
-	return in.lock != nil, err
-}
-
-// obtain gets the half in Redis for a call that has the local half. When it fails, the local half is free again. It is a function
-// of its own, so that the stack of a call that waits for the local half stays small.
-func (l *Lock) obtain(ctx context.Context, q *request, deadline clock.Instant, queued bool) error {
-	asked := queue.Request{
-		Waiting: waitingOf(q), Terms: l.terms(q), Wait: q.wait,
-		Deadline: deadline, Queued: queued, FailFast: q.failFast, How: observe.HowFree,
-	}
-	err := queue.Obtain(ctx, &l.redis, &asked)
-	q.how, q.wakeups = asked.How, asked.Woken
-	return err
-}
-
-// suits returns an error for options that l does not support.
-func (l *Lock) suits(q *request) error {
-	switch {
-	case q.atLeast > 0 && l.pair != nil:
-		return errors.New("AtLeast: it is for plain locks only")
-	case q.atMost > 0 && l.reads():
-		return errors.New("AtMost: it is for plain locks and writers only")
-	}
-	return nil
-}
-
-// admission is what is left to do for a call that has entered the local half.
-type admission struct {
-	lock     *Lock // the path's lock in the cache, which must obtain a hold; nil: nothing is left to do
-	deadline clock.Instant
-	queued   bool // the call has waited for the local half
-}
-
-// enter gets the local half of the path's lock in the cache, and the half in Redis if this process already has it.
-func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) {
+// enter gets the local half of the path's lock in the cache, and the half in Redis if this process already has it. Otherwise it
+// returns that lock: the caller must obtain a hold for it, with the rest of the request, or free the local half.
+func (l *Lock) enter(ctx context.Context, q *request) (now *Lock, err error) {
 	if err := l.reg.queues.Stopped(ctx); err != nil {
-		return in, err
+		return nil, err
 	}
 	if l.reg.turnsAway(q.in.Carried) { // without a pin, for which Shutdown would wait
-		return in, ErrClosed
+		return nil, ErrClosed
 	}
-	now, err := l.reg.cache.pin(l)
+	now, err = l.reg.cache.pin(l)
 	if err != nil {
-		return in, err
+		return nil, err
 	}
 	pinned := now // until a hold has the pin
 	defer func() {
@@ -140,62 +110,51 @@ func (l *Lock) enter(ctx context.Context, q *request) (in admission, err error) 
 			pinned.unpin()
 		}
 	}()
-	deadline := clock.Never
-	if q.wait > 0 {
-		deadline = l.reg.now().Add(q.wait)
+	q.Deadline, q.Ends = clock.Never, q.Wait > 0
+	if q.Ends {
+		q.Deadline = l.reg.now().Add(q.Wait)
 	}
 	if l.reg.turnsAway(q.in.Carried) { // after the pin: this call sees the shutdown, or Shutdown sees the pin
-		return in, ErrClosed
+		return nil, ErrClosed
 	}
-	l.reg.chooseLease(q, l.reads())
-	until := queue.Limits{Deadline: deadline, FailFast: q.failFast}
+	l.chooseTerms(q)
 	if q.in.Carried != nil {
-		if decided, err := now.enterByContext(ctx, q, until); decided {
-			return in, err
+		q.Holds = holds{q.in.Carried}
+		if decided, err := now.enterByContext(ctx, q); decided {
+			return nil, err
 		}
 	}
 	for {
-		how, queued, err := now.enterLocal(ctx, q, deadline)
+		how, err := now.enterLocal(ctx, q)
 		switch how {
 		case local.Entered: // the pin now belongs to the hold
-			pinned = nil
-			return admission{now, deadline, queued}, nil
+			pinned, q.How = nil, observe.HowFree
+			return now, nil
 		case local.HandedOff: // likewise
-			pinned, q.how = nil, observe.HowHandedOver
+			pinned, q.How = nil, observe.HowHandedOver
 			if got, err := now.acceptHandoff(q); got || err != nil {
-				return in, err
+				return nil, err
 			}
 			if now, err = l.reg.cache.pin(l); err != nil {
-				return in, err
+				return nil, err
 			}
 			pinned = now
 		case local.Reentered, local.Joined: // the hold has a pin already
-			err = now.enterHold(ctx, q, how, until)
+			err = now.enterHold(ctx, q, how)
 			if how == local.Joined && errors.Is(err, ErrLockLost) {
 				continue // lost before this call had it
 			}
-			return in, err
+			return nil, err
 		default:
-			return in, now.notAdmitted(how, q, err)
+			return nil, now.notAdmitted(how, q, err)
 		}
 	}
 }
 
-// terms returns what a call asks for. Do, and Acquire of a reader, use hold.StartRenewing instead of Renewed.
-func (l *Lock) terms(q *request) hold.Terms {
-	renewed := l.reg.renewal || q.leads || q.as.IsHold() && !l.reads() || q.plain && l.renewsByDefault()
-	return hold.Terms{
-		Lease: q.lease, AtLeast: q.atLeast, AtMost: q.atMost, Renewed: renewed, Leads: q.leads, Unlogged: q.unlogged,
-	}
-}
-
-// renewsByDefault reports whether the lock is renewed when it is locked without a lease. Readers always are, see ReadWriteLock.
-func (l *Lock) renewsByDefault() bool { return l.reg.layout.watchdog || l.reads() }
-
 // enterByContext decides a call by its context: the call nests in a hold that the context carries, or fails because it would
 // wait for that hold forever.
-func (l *Lock) enterByContext(ctx context.Context, q *request, until queue.Limits) (decided bool, err error) {
-	o := q.as
+func (l *Lock) enterByContext(ctx context.Context, q *request) (decided bool, err error) {
+	o := q.By
 	if t := q.in.Deadlock(o, l.shares); t != nil {
 		if o.IsOnce() && t.Owner.IsOnce() { // no deadlock: Once reports that the job runs already
 			return true, fault.Busy
@@ -209,9 +168,9 @@ func (l *Lock) enterByContext(ctx context.Context, q *request, until queue.Limit
 	if !t.Nest(l.half()) {
 		return false, nil
 	}
-	q.how = observe.HowAgain // the hold has a pin already
+	q.How = observe.HowAgain // the hold has a pin already
 	q.nested = t
-	if err = l.refresh(ctx, t.Owner, *q, local.Reentered, until); err != nil {
+	if err = l.refresh(ctx, t.Owner, q, local.Reentered); err != nil {
 		err = l.retreat(t.Owner, err)
 	}
 	return true, err
@@ -219,42 +178,43 @@ func (l *Lock) enterByContext(ctx context.Context, q *request, until queue.Limit
 
 // enterLocal enters the local half, and waits for its turn if it must and may. The error is nil when the call is refused only
 // because another owner has the local half.
-func (l *Lock) enterLocal(ctx context.Context, q *request, deadline clock.Instant) (how local.Admission, queued bool, err error) {
-	how, w := l.half().Enter(q.as, q.lease.Length, q.patient(), l.reg.waiters)
+func (l *Lock) enterLocal(ctx context.Context, q *request) (how local.Admission, err error) {
+	how, w := l.half().Enter(q.By, q.Terms.Lease.Length, q.Wait != notAtAll, l.reg.waiters)
 	if how == local.Refused && l.attend(w != nil) && w == nil {
 		// The owners of a lost hold were evicted. If the call is refused again, another one was quicker.
-		how, w = l.half().Enter(q.as, q.lease.Length, false, l.reg.waiters)
+		how, w = l.half().Enter(q.By, q.Terms.Lease.Length, false, l.reg.waiters)
 	}
 	if w == nil {
-		return how, false, nil
+		return how, nil
 	}
+	q.Queued = true
 	since := l.reg.observed()
-	if q.blocked == 0 {
-		q.blocked = l.reg.now()
+	if q.Since == 0 {
+		q.Since = l.reg.now()
 	}
-	w.Began(q.blocked)
-	how, err = l.awaitTurn(ctx, w, q, deadline)
+	w.Began(q.Since)
+	how, err = l.awaitTurn(ctx, w, q)
 	if l.pair == nil {
 		l.reg.waiters.Put(w)
 	}
 	if since != 0 {
 		q.here += since.Until(l.reg.now())
 	}
-	return how, true, err
+	return how, err
 }
 
 // enterHold renews a hold of this process that the owner of a call has entered.
-func (l *Lock) enterHold(ctx context.Context, q *request, how local.Admission, until queue.Limits) error {
-	if q.how = observe.HowAgain; how == local.Joined {
-		q.how = observe.HowShared
+func (l *Lock) enterHold(ctx context.Context, q *request, how local.Admission) error {
+	if q.How = observe.HowAgain; how == local.Joined {
+		q.How = observe.HowShared
 	}
-	err := l.refresh(ctx, q.as, *q, how, until)
+	err := l.refresh(ctx, q.By, q, how)
 	switch {
 	case err == nil:
 	case how == local.Reentered:
-		err = l.retreat(q.as, err)
+		err = l.retreat(q.By, err)
 	default:
-		_ = l.unlock(queue.NoTime, q.as) // its time may be over, and the others may have left
+		_ = l.unlock(queue.NoTime, q.By) // its time may be over, and the others may have left
 	}
 	return err
 }
@@ -284,25 +244,25 @@ func (l *Lock) notAdmitted(how local.Admission, q *request, why error) error {
 	case how == local.Upgrade:
 		return fault.Upgrade
 	case how == local.Evicted:
-		return max(l.half().Lost(q.as), fault.Somehow).Err()
+		return max(l.half().Lost(q.By), fault.Somehow).Err()
 	case why == nil:
 		why = fault.Busy
 	case errors.Is(why, ErrUnavailable): // see FailFast
 		return why
 	}
-	return fault.Explain(why, l.redis.LastFailure(q.patient()))
+	return fault.Explain(why, l.redis.LastFailure(q.Wait != notAtAll))
 }
 
 // acceptHandoff sets the terms of a hold that was handed over: those that its new owner's call asked for. It reports false after
 // an error, or when the hold was lost before the owner had it. Then the owner has left again, and the pin is gone with the hold.
 // The observer is not told of a release, and the call, whose time may be over, does not wait for one.
 func (l *Lock) acceptHandoff(q *request) (got bool, err error) {
-	if err = queue.TooShort(q.lease, l.redis.Node()); err == nil {
-		if h := l.heldBy(q.as); h != nil && l.setTerms(h, q) {
+	if err = queue.TooShort(q.Terms.Lease, l.redis.Node()); err == nil {
+		if h := l.heldBy(q.By); h != nil && l.setTerms(h, q.Terms) {
 			return true, nil
 		}
 	}
-	if last, _ := l.leave(q.as); last {
+	if last, _ := l.leave(q.By); last {
 		_, _ = l.release(queue.NoTime)
 	}
 	return false, err
@@ -310,9 +270,9 @@ func (l *Lock) acceptHandoff(q *request) (got bool, err error) {
 
 // setTerms sets the terms of a hold that was handed over: those that its new owner asks for. It reports false when the hold is
 // lost.
-func (l *Lock) setTerms(h *hold.Hold, q *request) bool {
+func (l *Lock) setTerms(h *hold.Hold, t hold.Terms) bool {
 	l.entry().Use(l.reg.now())
-	return h.SetTerms(l.terms(q))
+	return h.SetTerms(t)
 }
 
 // retreat unlocks once after a nested lock has failed, and joins the errors. The call's time may be over, and the other calls of
@@ -326,31 +286,30 @@ func (l *Lock) retreat(o owner.ID, failure error) error {
 }
 
 // refresh renews the hold for an owner that has entered it. If a method of the context panics, refresh unlocks for the owner.
-func (l *Lock) refresh(ctx context.Context, o owner.ID, q request, how local.Admission, until queue.Limits) (err error) {
+func (l *Lock) refresh(ctx context.Context, o owner.ID, q *request, how local.Admission) (err error) {
 	returned := false
 	defer func() {
 		if !returned {
 			_ = l.unlock(queue.NoTime, o)
 		}
 	}()
-	err = l.renewEntered(ctx, o, q, how, until)
+	err = l.renewEntered(ctx, o, q, how)
 	returned = true
 	return err
 }
 
-func (l *Lock) renewEntered(ctx context.Context, o owner.ID, q request, how local.Admission, until queue.Limits) error {
-	h, asked := l.heldBy(o), q.lease
+func (l *Lock) renewEntered(ctx context.Context, o owner.ID, q *request, how local.Admission) error {
+	h, asked := l.heldBy(o), q.Terms.Lease
 	if q.plain { // with the lease that the hold has
 		asked = nil
 	}
 	if h != nil && how == local.Reentered { // first: a call that fails below retreats, and its unlock undoes this
 		h.Nest(o, asked) // mutant: nested call shortens
-		q.plain = true
 	}
-	if q.atLeast > 0 {
+	if q.Terms.AtLeast > 0 {
 		return errors.New("AtLeast: the owner already holds the lock")
 	}
-	if q.atMost > 0 {
+	if q.Terms.AtMost > 0 {
 		return errors.New("AtMost: the owner already holds the lock")
 	}
 	if h == nil { // another goroutine of this owner unlocked too often
@@ -363,19 +322,16 @@ func (l *Lock) renewEntered(ctx context.Context, o owner.ID, q request, how loca
 	}
 	l.entry().Use(l.reg.now())
 	if how == local.Joined {
-		ok, renew := h.Join(q.lease, q.plain && l.renewsByDefault())
+		ok, renew := h.Join(q.Terms.Lease, q.plain) // a reader that names no lease is renewed, see chooseTerms
 		if !ok {
 			return ErrLockLost
 		}
 		if !renew {
 			return nil
 		}
-		q.plain = true // the hold's lease is as long now
 	}
-	if q.plain {
-		q.lease = nil
-	}
-	return l.redis.Prolong(ctx, hold.Part{Hold: h, Owner: o}, q.lease, until)
+	// With the lease that the hold has now, which is as long as Nest or Join was asked for.
+	return l.redis.Prolong(ctx, hold.Part{Hold: h, Owner: o}, nil, queue.Limits{Deadline: q.Deadline, FailFast: q.FailFast})
 }
 
 // passed is a timer channel that has fired.
@@ -392,29 +348,25 @@ type waitEnd struct {
 }
 
 // awaitTurn waits in the queue of the local half.
-func (l *Lock) awaitTurn(
-	ctx context.Context, w *local.Waiter, q *request, deadline clock.Instant,
-) (how local.Admission, err error) {
+func (l *Lock) awaitTurn(ctx context.Context, w *local.Waiter, q *request) (how local.Admission, err error) {
 	var t waitEnd
 	returned := false
 	defer func() {
 		if !returned {
-			l.forsake(w, q.as, &t) // mutant: waiter that panicked stays
+			l.forsake(w, q.By, &t) // mutant: waiter that panicked stays
 		}
 	}()
-	how, err = l.takeTurn(ctx, w, q, deadline, &t)
+	how, err = l.takeTurn(ctx, w, q, &t)
 	returned = true
 	return how, err
 }
 
 // takeTurn is awaitTurn, and notes how the wait has ended before it calls further methods of ctx.
-func (l *Lock) takeTurn(
-	ctx context.Context, w *local.Waiter, q *request, deadline clock.Instant, t *waitEnd,
-) (local.Admission, error) {
-	l.beginWait(ctx, &w.Call, waitingOf(q))
+func (l *Lock) takeTurn(ctx context.Context, w *local.Waiter, q *request, t *waitEnd) (local.Admission, error) {
+	l.beginWait(ctx, &w.Call, q.Waiting)
 	var timeout <-chan time.Time
-	if deadline != clock.Never {
-		timer := time.NewTimer(l.reg.now().Until(deadline))
+	if q.Deadline != clock.Never {
+		timer := time.NewTimer(l.reg.now().Until(q.Deadline))
 		defer timer.Stop()
 		timeout = timer.C
 	}
@@ -424,7 +376,7 @@ func (l *Lock) takeTurn(
 		timeout = passed
 	}
 	until, failing := ctx, func() error { return nil }
-	if q.failFast {
+	if q.FailFast {
 		until, failing = l.redis.WhileReachable(ctx)
 	}
 	t.how = l.half().Wait(until, w, timeout)
@@ -432,7 +384,7 @@ func (l *Lock) takeTurn(
 	why := failing()
 	l.endWait(&w.Call)
 	// A reader that does not wait has waited for the reply to another reader for as long as for one of its own, in vain.
-	if why == nil && t.how == local.Entered && !q.patient() && l.redis.Unanswered(ctx, q.failFast, q.blocked) {
+	if why == nil && t.how == local.Entered && q.Wait == notAtAll && l.redis.Unanswered(ctx, q.FailFast, q.Since) {
 		why = fault.AsUnavailable(fault.NoAnswer)
 	}
 	// A call that gave up has let this one in: before Close could refuse this one, or because of a failure that ends this one, too.
@@ -448,18 +400,9 @@ func (l *Lock) takeTurn(
 		return local.Refused, err
 	case refusal != nil:
 		return local.Refused, refusal
-	case why == nil && l.reg.drain.Begun() && l.reg.now() < deadline: // only Shutdown refuses a call before its deadline
+	case why == nil && l.reg.drain.Begun() && l.reg.now() < q.Deadline: // only Shutdown refuses a call before its deadline
 		return local.Refused, ErrClosed
 	default:
 		return local.Refused, why
 	}
-}
-
-// waitingOf returns what the graph needs to know about a call.
-func waitingOf(q *request) queue.Waiting {
-	w := queue.Waiting{By: q.as, Ends: q.wait > 0, Since: q.blocked}
-	if q.in.Carried != nil {
-		w.Holds = holds{q.in.Carried}
-	}
-	return w
 }

@@ -58,8 +58,8 @@ func (l *Lock) tellAcquired(ctx context.Context, op string, q *request, began cl
 		return
 	}
 	a := observe.Acquired{
-		Subject: l.subjectOf(q.leads), Op: op, How: q.how, Here: q.here, Redis: began.Until(l.reg.now()) - q.here,
-		Wakeups: q.wakeups, Err: err,
+		Subject: l.subjectOf(q.Terms.Leads), Op: op, How: q.How, Here: q.here, Redis: began.Until(l.reg.now()) - q.here,
+		Wakeups: q.Woken, Err: err,
 	}
 	if !got {
 		a.How = observe.HowNone

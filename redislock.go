@@ -118,7 +118,7 @@ const (
 //   - Bad input: an empty path, a nil context, a lease under two milliseconds or above 30 days, Wait together with NoWait. The
 //     error lists everything that is wrong.
 func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
-	q := request{wait: untilDone}
+	q := request{Request: queue.Request{Wait: untilDone}}
 	_, err := l.acquire(ctx, "lock", &q, apply(&q, opts))
 	return err
 }
@@ -128,7 +128,7 @@ func (l *Lock) Lock(ctx context.Context, opts ...LockOption) error {
 //
 // It returns the errors of Lock except [ErrTaken]. If Redis could not be asked, the error is [ErrUnavailable].
 func (l *Lock) TryLock(ctx context.Context, opts ...LockOption) (bool, error) {
-	q := request{wait: notAtAll}
+	q := request{Request: queue.Request{Wait: notAtAll}}
 	return l.acquire(ctx, "trylock", &q, apply(&q, opts))
 }
 

@@ -88,7 +88,7 @@ func fewPermits(n time.Duration) error {
 //   - it never returns [ErrCapacity]
 //   - it never returns [ErrDeadlock]: if all holders of the permits wait in cycles, package inspect reports the deadlock
 func (s *Semaphore) Acquire(ctx context.Context, opts ...SemaphoreOption) (*Hold, error) {
-	q := request{wait: untilDone}
+	q := request{Request: queue.Request{Wait: untilDone}}
 	return s.acquire(ctx, "acquire", &q, apply(&q, opts))
 }
 
@@ -99,7 +99,7 @@ func (s *Semaphore) Acquire(ctx context.Context, opts ...SemaphoreOption) (*Hold
 // Do returns the error of fn, joined with the error of the release, see [Hold.Release]. When it returns an error of
 // [Semaphore.Acquire], fn has not run.
 func (s *Semaphore) Do(ctx context.Context, fn func(context.Context) error, opts ...SemaphoreOption) error {
-	q := request{wait: untilDone}
+	q := request{Request: queue.Request{Wait: untilDone}}
 	return s.do(ctx, fn, &q, apply(&q, opts))
 }
 
@@ -172,7 +172,7 @@ func (s *Semaphore) acquire(ctx context.Context, op string, q *request, bad erro
 	if err := s.check(s.number); err != nil {
 		return nil, s.fail(op, err)
 	}
-	q.as = owner.NewHold()
+	q.By = owner.NewHold()
 	k := s.one
 	if q.permits > 1 {
 		k = s.kind(q.permits)

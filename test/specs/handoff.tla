@@ -327,7 +327,7 @@ Awake == -1
 \* acquisition.sleep: when the lease is over, and the tickets in front had their poll intervals.
 Asleep(left, rank, ago) == IF Looks = "due" THEN Max2(left + rank + 1 - ago, Due) ELSE 1
 
-\* Lock.enter and Lock.obtain: the local half is free. Most locks are free, so the first try is a SET NX; not where others
+\* Lock.enter and Lock.acquire: the local half is free. Most locks are free, so the first try is a SET NX; not where others
 \* waited at the last release (R12). Where calls have no end, messages of the last one arrive before the next one begins:
 \* else numbers would have no end. When Java has had its turn, Q5 is answered, and nobody begins again.
 JavaServed == calls > 0 /\ \A j \in Java : pc[j] # "wait"

@@ -63,7 +63,7 @@ var mutations = []mutation{
 	},
 	{
 		"nested call shortens", "a nested call sets its own lease for all",
-		"h.Nest(o, asked)", "return l.redis.Prolong(ctx, hold.Part{Hold: h, Owner: o}, asked, until)",
+		"h.Nest(o, asked)", "return l.redis.Prolong(ctx, hold.Part{Hold: h, Owner: o}, asked, queue.Limits{Deadline: clock.Never})",
 		"../lease:TestNested_KeepsTheLeaseOfTheOuterOne$",
 	},
 	{
@@ -776,7 +776,7 @@ func init() { ranges <- map[any]uint64{} }`,
 	},
 	{
 		"waiter that panicked stays", "a call whose context panics stays in the queue of the local half",
-		"l.forsake(w, q.as, &t)", "",
+		"l.forsake(w, q.By, &t)", "",
 		"../faults:TestLock_ContextThatPanicsLeavesNothingTaken$",
 	},
 	{
