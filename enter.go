@@ -225,7 +225,7 @@ func (l *Lock) forsake(w *local.Waiter, o owner.ID, t *waitEnd) {
 	if !t.came { // otherwise the waiter has left the queue
 		t.how = l.half().Wait(queue.NoTime, w, passed)
 	}
-	l.endWait(&w.Call)
+	(*forQueue)(l).EndWait(&w.Call)
 	switch t.how {
 	case local.Entered:
 		l.half().Free()
@@ -382,7 +382,7 @@ func (l *Lock) takeTurn(ctx context.Context, w *local.Waiter, q *request, t *wai
 	t.how = l.half().Wait(until, w, timeout)
 	t.came = true
 	why := failing()
-	l.endWait(&w.Call)
+	(*forQueue)(l).EndWait(&w.Call)
 	// A reader that does not wait has waited for the reply to another reader for as long as for one of its own, in vain.
 	if why == nil && t.how == local.Entered && q.Wait == notAtAll && l.redis.Unanswered(ctx, q.FailFast, q.Since) {
 		why = fault.AsUnavailable(fault.NoAnswer)

@@ -129,7 +129,12 @@ func (l *forQueue) Block(ctx context.Context, call *deadlock.Call, w queue.Waiti
 	(*Lock)(l).beginWait(ctx, call, w)
 	_ = waiting.Enter(call) // it cannot close a cycle within the process
 }
-func (l *forQueue) EndWait(call *deadlock.Call) { (*Lock)(l).endWait(call) }
+
+func (l *forQueue) EndWait(call *deadlock.Call) {
+	if waiting.Leave(call) { // it is in the record
+		l.reg.record.Rewrite()
+	}
+}
 
 // forGraph is a lock as seen by the graph of waiting calls, whose mutex may be held.
 type forGraph struct{ lock *Lock }
@@ -162,7 +167,7 @@ func (w forGraph) Delegated(o owner.ID) bool { return w.lock.hold.Delegated(o) }
 // Ends reports whether the registry has turned the call away, or is about to: Shutdown turns away one call after another.
 func (w forGraph) Ends(c *deadlock.Call) bool {
 	r := w.lock.reg
-	return r.isClosed() || r.drain.Begun() && !r.goesOn(r.drain.Holders, c.Holds, c.Goroutine, c.Owner)
+	return r.drain.Begun() && (r.isClosed() || !r.goesOn(r.drain.Holders, c.Holds, c.Goroutine, c.Owner))
 }
 
 // Report returns the error for a cycle. The first report also goes to the log and the observer.
@@ -245,13 +250,6 @@ func (l *Lock) beginWait(ctx context.Context, call *deadlock.Call, w queue.Waiti
 	}
 	if call.Since = w.Since; w.Since == 0 {
 		call.Since = l.reg.now()
-	}
-}
-
-// endWait removes a call for l from the graph.
-func (l *Lock) endWait(call *deadlock.Call) {
-	if waiting.Leave(call) {
-		l.reg.record.Rewrite()
 	}
 }
 
