@@ -7,6 +7,7 @@ package deadlock
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -51,6 +52,50 @@ type Lock interface {
 	// all its calls were in cycles that have been reported: calls that enter the graph at the same time may all find the cycle.
 	// The mutex of the graph is held.
 	Report(cycle []Step, first bool) error
+}
+
+// Obstacle is what a call in a local queue waits for: an owner that has a lock, or a writer in front of a reader.
+type Obstacle struct {
+	Owner owner.ID
+	Held  Lock  // the lock that the owner has
+	Ahead *Call // the writer's call; it may not be in the graph yet, so only its Place may be read
+}
+
+// Obstacles are a few obstacles. It is a value, so that the usual ones need no allocation: each call asks for them when it
+// begins to wait.
+type Obstacles struct {
+	few  [4]Obstacle
+	more []Obstacle // from the fifth on
+	size int
+}
+
+// Add adds an obstacle.
+func (o *Obstacles) Add(one Obstacle) {
+	if o.size < len(o.few) {
+		o.few[o.size] = one
+	} else {
+		o.more = append(o.more, one)
+	}
+	o.size++
+}
+
+// Len returns the number of obstacles.
+func (o *Obstacles) Len() int { return o.size }
+
+// all iterates over the obstacles.
+func (o *Obstacles) all() iter.Seq[Obstacle] {
+	return func(yield func(Obstacle) bool) {
+		for _, one := range o.few[:min(o.size, len(o.few))] {
+			if !yield(one) {
+				return
+			}
+		}
+		for _, one := range o.more {
+			if !yield(one) {
+				return
+			}
+		}
+	}
 }
 
 // Holds are the holds that the context of a call carries.
@@ -174,7 +219,7 @@ func (g *Graph) Record(c *Call) (waits bool) {
 // any reports whether there are calls with a key, except calls for l by its holder: they have just been given the lock and are
 // about to leave the graph.
 func (g *Graph) any(key owner.ID, l Lock, holder owner.ID) bool {
-	s := g.shards.at(key)
+	s, _ := g.shards.at(key)
 	if s.first.Load() == nil {
 		return false
 	}
@@ -190,7 +235,7 @@ func (g *Graph) any(key owner.ID, l Lock, holder owner.ID) bool {
 
 // with returns the calls with a key.
 func (g *Graph) with(key owner.ID) (calls []*Call) {
-	s := g.shards.at(key)
+	s, _ := g.shards.at(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range s.of(key) {
@@ -201,7 +246,7 @@ func (g *Graph) with(key owner.ID) (calls []*Call) {
 }
 
 func (g *Graph) has(c *Call) bool {
-	s := g.shards.at(c.Goroutine)
+	s, _ := g.shards.at(c.Goroutine)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return c.self.linked

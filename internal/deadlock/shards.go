@@ -36,11 +36,12 @@ type waitLink struct {
 	linked     bool
 }
 
-// number spreads consecutive numbers, such as goroutine ids, by multiplication with 2^64 divided by the golden ratio.
-func number(o owner.ID) int { return int(uint64(o) * 0x9e3779b97f4a7c15 >> (64 - shardBits)) }
-
-// at returns the shard of an owner.
-func (g *shards) at(o owner.ID) *shard { return &g.all[number(o)] }
+// at returns the shard of an owner, and its index: it spreads consecutive numbers, such as goroutine ids, by multiplication with
+// 2^64 divided by the golden ratio.
+func (g *shards) at(o owner.ID) (s *shard, i int) {
+	i = int(uint64(o) * 0x9e3779b97f4a7c15 >> (64 - shardBits))
+	return &g.all[i], i
+}
 
 // of iterates over the links of an owner. The caller holds the mutex.
 func (s *shard) of(key owner.ID) iter.Seq[*waitLink] {
@@ -54,8 +55,8 @@ func (s *shard) of(key owner.ID) iter.Seq[*waitLink] {
 }
 
 func (g *shards) link(l *waitLink) {
-	i := number(l.key)
-	s, filled, bit := &g.all[i], &g.filled[i/64], uint64(1)<<(i%64)
+	s, i := g.at(l.key)
+	filled, bit := &g.filled[i/64], uint64(1)<<(i%64)
 	s.mu.Lock()
 	if filled.Load()&bit == 0 {
 		filled.Or(bit)
@@ -69,7 +70,7 @@ func (g *shards) link(l *waitLink) {
 }
 
 func (g *shards) unlink(l *waitLink) {
-	s := g.at(l.key)
+	s, _ := g.at(l.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !l.linked { // it has left already
