@@ -59,7 +59,9 @@ type Terms struct {
 // New makes a hold that is about to be asked for. No other hold may have its value.
 func New(p *Path, value string, t Terms) *Hold {
 	h := &Hold{path: p, value: value, lease: lease.State{Term: t.Lease, Renewed: t.Renewed}, Leads: t.Leads}
-	h.ask(t)
+	if t.AtLeast > 0 || t.AtMost > 0 || t.Unlogged { // few
+		h.ask(t)
+	}
 	return h
 }
 

@@ -164,10 +164,10 @@ func (s *State) noteUnanswered(length time.Duration) {
 // prolong notes that the server has executed a command with t that was sent at sent. It never shortens the time for which the
 // lease is valid.
 func (s *State) prolong(sent clock.Instant, t *Term) {
-	length, u := s.Effective(t), s.view()
+	length := s.Effective(t)
 	s.until = s.capped(max(s.until, sent.Add(length-Margin(length))))
 	s.next, s.short, s.unverified = clock.Never, 0, false
-	if s.renews() || u.exceeds || u.owed {
+	if s.scheduled() {
 		s.next = sent.Add(length / 3)
 	}
 }
