@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
@@ -79,7 +80,7 @@ func (l *forQueue) NewHold(t hold.Terms) *hold.Hold {
 	r := l.reg
 	// The buffer is long enough for most, so that the value costs one allocation.
 	var buf [96]byte
-	value := strconv.AppendUint(append(buf[:0], r.queues.Values...), r.numbers.Draw(), 10) // mutant: no number
+	value := strconv.AppendUint(append(buf[:0], r.queues.Values...), r.numbers.Draw(time.Now()), 10) // mutant: no number
 	r.record.Asked()
 	h := hold.New(&l.redis.Path, string(value), t)
 	if l.redis.Format.Many() {

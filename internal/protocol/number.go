@@ -20,14 +20,12 @@ const (
 	firstTime = 946_684_800_000_000 // the year 2000. Older versions, and Redisson's threads, count from 1
 )
 
-// Draw draws a number.
-func (n *Numbers) Draw() uint64 { return n.at(time.Now().UnixMicro()) }
-
-func (n *Numbers) at(micros int64) uint64 {
-	now := uint64(min(max(micros, 0), lastTime))
+// Draw draws a number at a time.
+func (n *Numbers) Draw(now time.Time) uint64 {
+	micros := uint64(min(max(now.UnixMicro(), 0), lastTime))
 	for {
 		last := n.newest.Load()
-		next := max(last+1, now)
+		next := max(last+1, micros)
 		if n.newest.CompareAndSwap(last, next) {
 			return next
 		}

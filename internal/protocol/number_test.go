@@ -14,21 +14,21 @@ func TestNumbers_AreTimesAndAlwaysGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n Numbers
 		micros := func() uint64 { return uint64(time.Now().UnixMicro()) }
-		require.Equal(t, micros(), n.Draw())
-		require.Equal(t, micros()+1, n.Draw(), "the clock has not moved")
-		require.Equal(t, micros()+2, n.Draw())
+		require.Equal(t, micros(), n.Draw(time.Now()))
+		require.Equal(t, micros()+1, n.Draw(time.Now()), "the clock has not moved")
+		require.Equal(t, micros()+2, n.Draw(time.Now()))
 		<-time.After(time.Second)
-		require.Equal(t, micros(), n.Draw(), "the time again")
+		require.Equal(t, micros(), n.Draw(time.Now()), "the time again")
 
 		ahead := micros() + uint64(time.Hour/time.Microsecond)
 		n.newest.Store(ahead) // as if the clock were set back by an hour now
-		require.Equal(t, ahead+1, n.Draw())
+		require.Equal(t, ahead+1, n.Draw(time.Now()))
 		<-time.After(time.Hour + time.Second)
-		require.Equal(t, micros(), n.Draw(), "the clock has caught up")
+		require.Equal(t, micros(), n.Draw(time.Now()), "the clock has caught up")
 
-		require.Equal(t, micros()+1, n.at(math.MinInt64))
-		require.Equal(t, uint64(lastTime), n.at(math.MaxInt64))
-		require.Equal(t, uint64(lastTime+1), n.at(math.MaxInt64))
+		require.Equal(t, micros()+1, n.Draw(time.UnixMicro(math.MinInt64)))
+		require.Equal(t, uint64(lastTime), n.Draw(time.UnixMicro(math.MaxInt64)))
+		require.Equal(t, uint64(lastTime+1), n.Draw(time.UnixMicro(math.MaxInt64)))
 		require.Less(t, uint64(lastTime+1), uint64(1<<53))
 	})
 }
@@ -43,7 +43,7 @@ func TestNumbers_AreDrawnOnce(t *testing.T) {
 		all.Go(func() {
 			last := uint64(0)
 			for range each {
-				next := n.Draw()
+				next := n.Draw(time.Now())
 				if next <= last {
 					t.Error("not larger")
 				}
