@@ -59,23 +59,6 @@ const (
 // secondKey tells a script that the fencing counter is the second key; otherwise the argument is its name.
 const secondKey = "2"
 
-// count returns how many keys a call names besides its lock's.
-func (b *beside) count() int {
-	n := len(b.others)
-	if b.own != "" && !b.bare {
-		n++
-	}
-	if b.narrow {
-		return n
-	}
-	for _, key := range [...]string{b.counter, b.queue} {
-		if key != "" {
-			n++
-		}
-	}
-	return n
-}
-
 // append adds the keys in the order in which scripts expect them.
 func (b *beside) append(keys []string) []string {
 	if b.counter != "" && !b.narrow {
@@ -93,7 +76,7 @@ func (b *beside) append(keys []string) []string {
 
 // refused narrows a call if err may say that its keys are refused. It reports whether it did.
 func (c *Call) refused(err error) bool {
-	if c.shape == fixed || c.count() == len(c.others) {
+	if c.shape == fixed || len(c.Keys()) == 1+len(c.others) {
 		return false
 	}
 	switch {
@@ -143,10 +126,10 @@ func (c *Call) leaveOut() {
 	}
 }
 
-// learn notes which keys are refused, once a narrowed call was executed: the keys that it has left out last. Nothing is known
-// about keys that it had left out before.
+// learn notes which keys are refused, once a call that was narrowed is executed: the keys that it has left out last. Nothing is
+// known about keys that it had left out before.
 func (c *Call) learn(err error) {
-	if c.why == "" || c.known == nil || !fault.Answered(err) || fault.Refusal(err) {
+	if c.known == nil || !fault.Answered(err) || fault.Refusal(err) {
 		return
 	}
 	if c.bare {
@@ -177,11 +160,15 @@ func (b *Beside) Refused() string {
 
 // Unqueued returns why locks of the format have no queue: the server refuses it, or, for readers, the key of their own lease.
 // Empty: they have one, or it is not known.
-func (f *Format) Unqueued() string {
-	if why := f.Beside.Refused(); why != "" || f.format.Side != "read" || f.Beside == nil {
-		return why
+func (f *Format) Unqueued() (why string) {
+	b := f.Beside
+	if b == nil {
+		return ""
 	}
-	return f.Beside.leases.now(f.Beside.clock)
+	if why = b.queues.now(b.clock); why == "" && f.format.Side == "read" {
+		why = b.leases.now(b.clock)
+	}
+	return why
 }
 
 // refusal is what is known about keys that may be refused.

@@ -138,7 +138,6 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 	if f.Fencing {
 		counter = f.drawsFrom(&c)
 	}
-	c.own = f.leaseOf(b.Key, b.Value)
 	switch b.Mode {
 	case ModeNone, ModeTry, ModeSeen, ModePoll:
 		c.Script, c.shape = f.format.scripts.obtain, obtaining
@@ -160,8 +159,12 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 	return f.named(c)
 }
 
-// named returns a call, narrowed if its keys are known to be refused.
+// named returns the call of a hold, whose value is the first argument, with the key of a reader's own lease. The call is narrowed
+// if its keys are known to be refused.
 func (f *Format) named(c Call) Call {
+	if f.format.Side == "read" {
+		c.own = readersLease(c.Key, c.Args[0])
+	}
 	if c.known = f.Beside; c.shape != fixed && f.Unqueued() != "" {
 		c.bare = f.Beside.Refused() == "" || f.Beside.leases.now(f.Beside.clock) != ""
 		c.leaveOut()
@@ -175,14 +178,6 @@ func (c *Config) Queue(key string) string {
 		return queueKey(c.Prefix, key)
 	}
 	return keyBeside(c.Prefix, key, waitersEnd)
-}
-
-// leaseOf returns the key of the lease of a reader; empty in other formats.
-func (f *Format) leaseOf(key, value string) string {
-	if f.format.Side != "read" {
-		return ""
-	}
-	return readersLease(key, value)
 }
 
 // ObtainAll returns one call for several keys of a slot: it obtains none if one of them is taken. It is for plain locks, and
@@ -221,18 +216,29 @@ func (f *Format) Release(r Release) Call {
 	if f.format.Many {
 		r.Queued = true // only releases wake waiting calls: so does one of a registry that was refused the queue
 	}
-	quiet, manner, keep := r.words()
-	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", quiet, f.Sharded()}}
-	c.shape, c.own = releasing, f.leaseOf(r.Key, r.Value)
+	c := Call{Script: f.format.scripts.release, Key: r.Key, Args: Args{r.Value, f.channels, "", "", f.Sharded()}}
+	c.shape = releasing
 	if r.Queued {
 		if c.queue = f.Queue(r.Key); c.queue != "" {
 			c.Args[2] = f.Prefix
 		}
 	}
+	if r.Quiet {
+		c.Args[3] = "quiet"
+	}
 	removal, old := f.removes()
-	args := [...]string{manner, "", keep, removal, old}
+	args := [...]string{"", "", "", removal, old}
+	switch {
+	case r.Yields:
+		args[0] = "yield"
+	case r.Leads:
+		args[0] = "lead"
+	}
 	if len(r.Leaving) > 0 {
 		args[1] = r.Leaving[0]
+	}
+	if r.Keep > 0 { // whole milliseconds, rounded up
+		args[2] = strconv.FormatInt((r.Keep-1).Milliseconds()+1, 10)
 	}
 	if len(r.Leaving) <= 1 {
 		c.then(args[:]...)
@@ -321,7 +327,7 @@ func (f *Format) Holds(key, value string) Call {
 
 func (f *Format) renews(key string, args Args) Call {
 	c := Call{Script: f.format.scripts.renew, Key: key, Args: args}
-	c.shape, c.own = renewing, f.leaseOf(key, args[0])
+	c.shape = renewing
 	return c
 }
 

@@ -1,24 +1,10 @@
 package protocol
 
 import (
-	"strconv"
 	"time"
 
-	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/lease"
 )
-
-// Endless is the rest of a lease that has no end.
-const Endless = -time.Millisecond
-
-// remaining returns what a lease has left, from the server's reply to PTTL: whole milliseconds, of which the last one is 0. A
-// lease without end is negative.
-func remaining(pttl int64) time.Duration {
-	if pttl == 0 {
-		pttl = 1
-	}
-	return clock.Milliseconds(pttl)
-}
 
 // Request is what a hold asks for.
 type Request struct {
@@ -76,23 +62,6 @@ type Release struct {
 
 	Keep  time.Duration // how long the path stays taken, see AtLeast; 0: not at all
 	Quiet bool          // no process is known to try without a ticket
-}
-
-// words returns Quiet, then Yields or Leads, then Keep in whole milliseconds, as scripts take them.
-func (r Release) words() (quiet, manner, keep string) {
-	if r.Quiet {
-		quiet = "quiet"
-	}
-	switch {
-	case r.Yields:
-		manner = "yield"
-	case r.Leads:
-		manner = "lead"
-	}
-	if r.Keep > 0 {
-		keep = strconv.FormatInt((r.Keep-1).Milliseconds()+1, 10)
-	}
-	return quiet, manner, keep
 }
 
 // Replies to a release: the key was the hold's, and others wait, or there is no queue; NoQueue stands for a text that says why.

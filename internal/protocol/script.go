@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 )
 
@@ -114,7 +115,9 @@ func (c *Call) Again(result rueidis.RedisResult) bool {
 	if err != nil && c.refused(err) {
 		return true
 	}
-	c.learn(err)
+	if c.why != "" { // it was narrowed
+		c.learn(err)
+	}
 	return false
 }
 
@@ -128,18 +131,13 @@ func (c *Call) Command(b rueidis.Builder, blocks bool) rueidis.Completed {
 	default:
 		verb, script = "EVALSHA", c.Script.SHA
 	}
-	command, n := b.Arbitrary(verb), c.count()
+	command := b.Arbitrary(verb)
+	var room [4]string // for the keys of most calls, without an allocation
+	keys := c.append(append(room[:0], c.Key))
 	if c.Script != nil {
-		command = command.Args(script, strconv.Itoa(1+n))
+		command = command.Args(script, strconv.Itoa(len(keys)))
 	}
-	switch { // Keys, also for a single server: rueidis chooses a connection by them
-	case n == 0:
-		command = command.Keys(c.Key)
-	case n == 1 && c.queue != "" && !c.narrow:
-		command = command.Keys(c.Key, c.queue)
-	default:
-		command = command.Keys(c.Keys()...)
-	}
+	command = command.Keys(keys...) // also for a single server: rueidis chooses a connection by them
 	if c.Script == nil {
 		command = command.Args(c.Args[0], "NX", "PX", c.Args[1])
 	} else {
@@ -229,6 +227,18 @@ const (
 	stateMissing = "missing" // the ticket is not there
 	StateFailing = "error"   // there is no queue
 )
+
+// Endless is the rest of a lease that has no end.
+const Endless = -time.Millisecond
+
+// remaining returns what a lease has left, from the server's reply to PTTL: whole milliseconds, of which the last one is 0. A
+// lease without end is negative.
+func remaining(pttl int64) time.Duration {
+	if pttl == 0 {
+		pttl = 1
+	}
+	return clock.Milliseconds(pttl)
+}
 
 // Decode reads the reply to an obtaining call.
 func (c *Call) Decode(result rueidis.RedisResult) (s Reply, err error) {
