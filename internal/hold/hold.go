@@ -113,7 +113,7 @@ func (h *Hold) GrantShort(base clock.Instant, length time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.path.Clock.Now()
-	if !h.lease.GrantShort(base, now, length, h.path.roundTrip().Base) {
+	if !h.lease.GrantShort(base, now, length, h.path.Server.RoundTrip(h.path.Key).Base) {
 		return false
 	}
 	h.begin(base, now, now)
@@ -340,7 +340,7 @@ func (h *Hold) remains() Remains {
 // that the key is gone, it schedules nothing.
 func (h *Hold) planClear(why fault.Loss) {
 	if why.KeepsKey() {
-		late := h.path.roundTrip().Late(h.lease.Longest())
+		late := h.path.Server.RoundTrip(h.path.Key).Late(h.lease.Longest())
 		h.planned = h.path.Schedule.set(h, h.lease.PlanRemoval(late, h.extra().kept))
 	} else if h.planned {
 		h.planned = false

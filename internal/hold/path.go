@@ -17,9 +17,6 @@ type Path struct {
 	Above Above
 }
 
-// roundTrip returns the round trip to the key's master.
-func (p *Path) roundTrip() transport.RoundTrip { return p.Server.RoundTrip(p.Key) }
-
 // Kind is what all locks of one kind in a registry share.
 type Kind struct {
 	Format *protocol.Format
