@@ -150,7 +150,7 @@ func (r *Registry) several(ctx context.Context, paths []string, opts []AcquireOp
 		b.locks = append(b.locks, l)
 	}
 	q.By = owner.NewHold() // each path has an owner of its own
-	b.locks[0].chooseTerms(&q)
+	r.chooseTerms(&q, false)
 	b.request = q
 	if q.Wait > 0 {
 		b.deadline = r.now().Add(q.Wait)

@@ -256,18 +256,18 @@ func (o option) check() error {
 // chooseTerms sets the lease that a call asks for: its own, or the registry's, and no more than AtMost. It also sets whether the
 // hold is renewed until its end: Do, and Acquire of a reader, use hold.StartRenewing instead. Readers that name no lease always
 // are, see ReadWriteLock.
-func (l *Lock) chooseTerms(q *request) {
-	r, t, reads := l.reg, &q.Terms, l.reads()
+func (c *config) chooseTerms(q *request, reads bool) {
+	t := &q.Terms
 	if t.Lease == nil {
-		t.Lease, q.plain = r.lease, true
+		t.Lease, q.plain = c.lease, true
 		if reads {
-			t.Lease = r.readers
+			t.Lease = c.readers
 		}
 	}
 	if t.AtMost > 0 && t.AtMost < t.Lease.Length {
 		t.Lease = lease.NewTerm(t.AtMost)
 	}
-	t.Renewed = r.renewal || t.Leads || q.By.IsHold() && !reads || q.plain && (reads || r.layout.watchdog)
+	t.Renewed = c.renewal || t.Leads || q.By.IsHold() && !reads || q.plain && (reads || c.layout.watchdog)
 }
 
 // checkAtMost validates AtMost together with the other options of a call.

@@ -117,7 +117,7 @@ func (l *Lock) enter(ctx context.Context, q *request) (now *Lock, err error) {
 	if l.reg.turnsAway(q.in.Carried) { // after the pin: this call sees the shutdown, or Shutdown sees the pin
 		return nil, ErrClosed
 	}
-	l.chooseTerms(q)
+	l.reg.chooseTerms(q, l.reads())
 	if q.in.Carried != nil {
 		q.Holds = holds{q.in.Carried}
 		if decided, err := now.enterByContext(ctx, q); decided {
