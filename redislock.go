@@ -2,7 +2,6 @@ package lockregistry
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/cache"
@@ -328,26 +327,15 @@ func (l *Lock) fail(op string, err error) error {
 
 // check returns the error that every call on l fails with, if there is one.
 func (l *Lock) check(ctx context.Context) error {
-	p := &l.redis
 	if ctx == nil {
 		return fault.NilContext
 	}
-	if err := protocol.CheckPath(l.Path(), p.Key); err != nil {
-		return err
+	p := &l.redis
+	err := protocol.CheckPath(l.Path(), p.Key)
+	if err == nil && p.Format.Cluster {
+		err = p.Format.Scattered(p.Key)
 	}
-	switch {
-	case p.Format.Fencing && l.reg.queues.Cluster && protocol.HashTag(p.Format.Counter(p.Key)) != protocol.HashTag(p.Key):
-		return scattered("the fencing counter of this lock in another slot than its key")
-	case l.pair != nil && p.Format.Scatters(p.Key):
-		return scattered("the keys of this read-write lock in different slots")
-	}
-	return nil
-}
-
-// scattered returns the error of a lock that no script can use: a script needs all its keys in one slot of a cluster.
-func scattered(what string) error {
-	return fmt.Errorf("a cluster keeps %s, because of the braces in its name: leave them out, or put a part of the name into one "+
-		"pair of them, such as {order}42", what)
+	return err
 }
 
 // taker returns the goroutine that acquired the lock for a [Hold]; [owner.Nobody] when it is not known.

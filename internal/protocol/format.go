@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -116,6 +117,61 @@ func newFormat(d *Description, c Config) *Format {
 	return f
 }
 
+// Request is what a hold asks for.
+type Request struct {
+	Key   string
+	Value string
+	Lease *lease.Term
+	Under string // for a reader: the value of the writer's hold that its owner has
+	Side  string // r for a reader, w for a writer, p and a number for permits
+	Queueing
+}
+
+// Queueing is what a request asks of the queue.
+type Queueing struct {
+	Mode     Mode
+	Place    string // the former place of a ticket that is asked for again; otherwise empty
+	Replaces string // a ticket to replace; otherwise empty
+	Zeros    string // in front of the lease in the ticket: the length of a grant's short lease
+	Short    bool   // the queue most likely exists, and the ticket comes last
+	Clears   bool   // a look removes the tickets in front whose processes are gone, also while the lock is held
+}
+
+// Mode is what a request asks of the queue, as scripts take it.
+type Mode string
+
+// The modes.
+const (
+	ModeNone    Mode = ""        // no queue, or no wait
+	ModeTry     Mode = "try"     // nothing, but does not overtake waiting calls
+	ModeSeen    Mode = "seen"    // nothing, but leaves a trace for waiting calls; for repeated tries
+	ModePoll    Mode = "reserve" // waits without a ticket
+	ModeEnqueue Mode = "enqueue" // a ticket
+	ModeCheck   Mode = "check"   // the state of its ticket
+)
+
+// Release is the content of a release.
+type Release struct {
+	Key, Value string
+	Queued     bool // there is a queue
+
+	Leaving []string // the tickets of a call that leaves the queue
+	Yields  bool     // others wait in this process, and must let others go first
+	Leads   bool     // of a leader: it does not matter who leads, so no long window is due
+
+	Keep  time.Duration // how long the path stays taken, see AtLeast; 0: not at all
+	Quiet bool          // no process is known to try without a ticket
+}
+
+// Replies to a release: the key was the hold's, and others wait, or there is no queue; NoQueue stands for a text that says why.
+const (
+	Contended = 2
+	NoQueue   = 3
+)
+
+// Ticket returns the ticket of a request, as it is in the queue.
+func (b Request) Ticket() string { return b.Value + "|" + b.Zeros + b.Lease.MS + b.Side }
+
 // Obtain returns the call that makes a hold the owner of its key, unless another hold is; see [Call.Decode]. Quick: the key is
 // most likely free, so the call may do less; if it is refused, the caller tries again without quick.
 func (f *Format) Obtain(b Request, quick bool) Call {
@@ -151,7 +207,13 @@ func (f *Format) Obtain(b Request, quick bool) Call {
 		if b.Mode == ModeEnqueue { // mutant: look is narrowed
 			c.shape = asking
 		}
-		asks, place := b.words()
+		asks, place := string(b.Mode), b.Place
+		if b.Short {
+			asks = ""
+		}
+		if b.Clears {
+			place = "clear"
+		}
 		c.Args, c.queue = Args{b.Value, b.Lease.MS, prefix, asks, f.Sharded()}, queue
 		c.waits = true
 		c.then(counter, place, b.Replaces, b.Zeros, b.Under+f.permits)
@@ -357,10 +419,20 @@ func (f *Format) CommonChannel() string {
 	return f.format.Common(f.Prefix)
 }
 
-// Scatters reports whether the keys of a lock, which its scripts use together, may be in several slots of a cluster: the braces
-// in its name put them there.
-func (f *Format) Scatters(key string) bool {
-	return f.Cluster && f.format.Side != "" && HashTag(key) != HashTag(tagged(key)+":") // each is named by tagged
+// Scattered returns the error of a lock that no script can use on a cluster, or nil: a script needs all its keys in one slot, but
+// the braces in the lock's name put them into several.
+func (f *Format) Scattered(key string) error {
+	var what string
+	switch {
+	case f.Fencing && HashTag(f.Counter(key)) != HashTag(key):
+		what = "the fencing counter of this lock in another slot than its key"
+	case f.format.Side != "" && HashTag(key) != HashTag(tagged(key)+":"): // each is named by tagged
+		what = "the keys of this read-write lock in different slots"
+	default:
+		return nil
+	}
+	return fmt.Errorf("a cluster keeps %s, because of the braces in its name: leave them out, or put a part of the name into one "+
+		"pair of them, such as {order}42", what)
 }
 
 // Many reports whether several calls of a registry may have the lock, or wait for it, at a time: it is a semaphore's. Only this
