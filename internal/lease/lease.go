@@ -381,6 +381,21 @@ func (s *State) RenewAnyway(on bool) (sooner bool) {
 // renews reports whether the lease is renewed every third of it.
 func (s *State) renews() bool { return s.Renewed || s.anyway }
 
+// scheduled reports whether commands for the lease are sent in the background.
+func (s *State) scheduled() bool {
+	u := s.view()
+	return s.renews() || s.short > 0 || s.unverified || u.exceeds || u.owed
+}
+
+// Due returns when to look at a live lease: to send something, or to notice its end. Awaited: a waiter or a context waits for its
+// end. Looks reports whether to look at all.
+func (s *State) Due(awaited bool) (due clock.Instant, looks bool) {
+	if s.scheduled() {
+		return min(s.until, s.next), true
+	}
+	return s.until, awaited
+}
+
 // RenewalLease returns the lease that renewals set every third of it. It is 0 if the lease is not renewed, has yet to be
 // lengthened, or nears its bound.
 func (s *State) RenewalLease(now clock.Instant) time.Duration {

@@ -143,21 +143,6 @@ func (s *State) retries(r Renewal) bool {
 	return s.scheduled() && (r.Scheduled || s.next != clock.Never)
 }
 
-// scheduled reports whether commands for the lease are sent in the background.
-func (s *State) scheduled() bool {
-	u := s.view()
-	return s.renews() || s.short > 0 || s.unverified || u.exceeds || u.owed
-}
-
-// Due returns when to look at a live lease: to send something, or to notice its end. Awaited: a waiter or a context waits for its
-// end. Looks reports whether to look at all.
-func (s *State) Due(awaited bool) (due clock.Instant, looks bool) {
-	if s.scheduled() {
-		return min(s.until, s.next), true
-	}
-	return s.until, awaited
-}
-
 // Tick returns what to send now. A deserted lease, which no owner will release, is not renewed any more.
 func (s *State) Tick(now clock.Instant, deserted bool) Task {
 	if s.next > now {
