@@ -151,6 +151,12 @@ func (l *Lock) enter(ctx context.Context, q *request) (now *Lock, err error) {
 	}
 }
 
+// turnsAway reports whether a call must not go on, in a registry that shuts down or is closed. C comes from its context. Close
+// begins to drain before it closes the registry, so most calls look no further.
+func (r *Registry) turnsAway(c *tenure.Carried) bool {
+	return r.drain.Begun() && (r.isClosed() || !r.goesOn(r.drain.Holders, holds{c}, owner.Calling(), c.Caller()))
+}
+
 // enterByContext decides a call by its context: the call nests in a hold that the context carries, or fails because it would
 // wait for that hold forever.
 func (l *Lock) enterByContext(ctx context.Context, q *request) (decided bool, err error) {

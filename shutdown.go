@@ -16,7 +16,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/local"
 	"github.com/lockregistry/lockregistry/internal/owner"
 	"github.com/lockregistry/lockregistry/internal/queue"
-	"github.com/lockregistry/lockregistry/internal/tenure"
 )
 
 // ending is how a registry ends.
@@ -84,12 +83,6 @@ const (
 	mostDrainLook = 5 * leastLook         // the longest one, while the registry shuts down
 	mostLook      = 50 * leastLook        // the longest one before the client of a closed registry is closed: no call waits for it
 )
-
-// turnsAway reports whether a call must not go on, in a registry that shuts down or is closed. C comes from its context. Close
-// begins to drain before it closes the registry, so most calls look no further.
-func (r *Registry) turnsAway(c *tenure.Carried) bool {
-	return r.drain.Begun() && (r.isClosed() || !r.goesOn(r.drain.Holders, holds{c}, owner.Calling(), c.Caller()))
-}
 
 // goesOn reports whether a call may go on although the registry shuts down: its caller holds one of the registry's locks. In,
 // from the call's context, may be nil.
