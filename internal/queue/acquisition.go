@@ -188,7 +188,8 @@ func (a *acquisition) rest(d time.Duration, wake, mail <-chan struct{}) (why rea
 // turns and each locks once, see BenchmarkTakingTurns.
 //
 // Other goroutines use only the mailbox. One of them may still have it from an earlier call. That is harmless: a late message
-// names the earlier call's number, so put refuses it; a late wake-up makes the later call look once and find no mail.
+// names the earlier call's number, so put refuses it; a late wake-up makes the later call look or try once, and find no
+// mail.
 type waitKit struct {
 	timer  *time.Timer // stopped
 	box    mailbox
@@ -208,7 +209,11 @@ func (all *Shared) waitKit() *waitKit {
 
 func (all *Shared) putBack(s *waitKit) {
 	s.timer.Stop()
-	s.box.empty()
+	s.box.open("")
+	select {
+	case <-s.box.came:
+	default:
+	}
 	s.ticket, s.course = ticket{}, course{}
 	all.kits.Put(s)
 }

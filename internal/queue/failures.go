@@ -201,6 +201,6 @@ func (a *acquisition) recover(why error) error {
 	if errors.Is(a.failure, fault.NotSent) { // the next try costs the server nothing
 		pause = min(pause, notSentPause)
 	}
-	_, err := a.pause(pause, nil, a.mail.wakes())
+	_, err := a.pause(pause, nil, a.box.came)
 	return err
 }

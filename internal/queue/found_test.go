@@ -132,7 +132,7 @@ func TestFound_WhileItsMessageComes(t *testing.T) {
 		a.win(now)
 		comes()
 		a.path.active.Store(nil)
-		a.box.number = "" // as close does
+		a.box.number = "" // as open does
 		a.box.mu.Unlock()
 	}
 	for name, c := range map[string]struct {

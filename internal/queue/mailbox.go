@@ -66,11 +66,14 @@ type mail struct {
 //	longer than any window    for the second ticket, or when a lease is over
 func (m mail) window() bool { return m.isNext && m.next > 0 && m.next <= barging.Window }
 
-// open empties the mailbox and opens it for an attempt; for none if number is empty.
-func (b *mailbox) open(number string) {
+// open opens the mailbox for an attempt; if number is empty for none, so that put refuses messages from now on. It returns the
+// mail that was not taken.
+func (b *mailbox) open(number string) (left mail) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	left = b.mail
 	b.number, b.mail = number, mail{}
+	return left
 }
 
 func (b *mailbox) take() mail {
@@ -101,14 +104,6 @@ func (b *mailbox) put(m Message) bool {
 	return mine
 }
 
-// wakes returns the channel that wakes the call when a message comes; nil if it gets none.
-func (b *mailbox) wakes() <-chan struct{} {
-	if b == nil {
-		return nil
-	}
-	return b.came
-}
-
 func (b *mailbox) wakeToLook() {
 	b.mu.Lock()
 	b.mail.look = true
@@ -123,29 +118,11 @@ func (b *mailbox) wake() {
 	}
 }
 
-// close returns the mail that was not taken. From now on put refuses messages.
-func (b *mailbox) close() mail {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	left := b.mail
-	b.number, b.mail = "", mail{}
-	return left
-}
-
-// empty makes a closed mailbox ready for reuse.
-func (b *mailbox) empty() {
-	b.close()
-	select {
-	case <-b.came:
-	default:
-	}
-}
-
 // Deliver passes a message to the call that waits for it, or to the hold that it names. It tries the call first, because a call
 // gives the lock its hold before it closes its mailbox, so one of the two takes the message. In the other order neither might,
 // and a hold in use would be removed as unclaimed.
 func (p *Path) Deliver(m Message) bool {
-	if box := p.box(); box != nil && box.put(m) {
+	if w := p.active.Load(); w != nil && w.mail != nil && w.mail.put(m) {
 		return true
 	}
 	if m.what != grantMessage {
@@ -158,20 +135,13 @@ func (p *Path) Deliver(m Message) bool {
 	return p.expects(m.Number)
 }
 
-// box returns the mailbox of the call that waits in the queue, if one does.
-func (p *Path) box() *mailbox {
-	if w := p.active.Load(); w != nil {
-		return w.mail
-	}
-	return nil
-}
-
 // Wake makes the call that waits in the queue look: another attempt of its registry was granted the lock, and the call takes
 // that grant over. It reports whether a call waits.
 func (p *Path) Wake() bool {
-	box := p.box()
-	if box != nil {
-		box.wakeToLook()
+	w := p.active.Load()
+	waits := w != nil && w.mail != nil
+	if waits {
+		w.mail.wakeToLook()
 	}
-	return box != nil
+	return waits
 }

@@ -160,7 +160,7 @@ func (a *acquisition) end(q *Request) {
 		a.leave()
 	}
 	a.path.whole().active.Store(nil)
-	if m := a.box.close(); a.won() && m.granted > 0 { // it came after the last read
+	if m := a.box.open(""); a.won() && m.granted > 0 { // it came after the last read
 		a.hold.GrantAgain()
 	}
 	a.listener.Close()

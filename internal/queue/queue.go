@@ -155,7 +155,7 @@ func (a *acquisition) sleep() state {
 			}
 			continue
 		}
-		why, err := a.pause(now.Until(min(until, a.deadline)), a.listener.Wakeup(), a.mail.wakes())
+		why, err := a.pause(now.Until(min(until, a.deadline)), a.listener.Wakeup(), a.box.came)
 		if err != nil {
 			return a.ends(err)
 		}
