@@ -21,7 +21,7 @@ func TestWhatACallNeededToWaitIsKeptAsNew(t *testing.T) {
 	s := q.waitKit()
 	s.timer.Reset(time.Nanosecond)
 	s.box.open("7")
-	s.ticket.asks[0], s.course.served = "me:7|60000", true
+	s.ticket.newest, s.course.served = "me:7|60000", true
 	require.True(t, s.box.put(Message{what: nextMessage, Number: "7"}))
 	q.putBack(s)
 	require.Empty(t, s.box.came)

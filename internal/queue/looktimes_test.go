@@ -228,10 +228,10 @@ func TestLookTimes_Permits(t *testing.T) {
 // reports again. Otherwise it would sleep through the next change.
 func TestLeaveForNow_ReportsAreAskedForAnew(t *testing.T) {
 	a := newLock(t).waitingCall()
-	a.ticket.asks[0], a.ticket.sees = "ticket", true
+	a.ticket.newest, a.ticket.sees = "ticket", true
 	a.leaveForNow()
 	require.False(t, a.ticket.sees)
-	require.Empty(t, a.ticket.newest())
+	require.Empty(t, a.ticket.newest)
 }
 
 // A message about a window is counted once, even if the removal of the key has woken the call a moment before: then the call
@@ -295,9 +295,9 @@ func TestFound_OnlyMessagesAreCounted(t *testing.T) {
 // until its ticket is a second old. So it looks once more then, and rarely from then on.
 func TestLookTimes_AnEarlyLook(t *testing.T) {
 	patientCall(t, func(t *testing.T, a *acquisition) {
-		a.at.Rank, a.ticket.notified, a.ticket.asks[0] = 1, a.path.Clock.Now().Add(firstLook), "me:1|60000"
+		a.at.Rank, a.ticket.notified, a.ticket.newest = 1, a.path.Clock.Now().Add(firstLook), "me:1|60000"
 		client := a.path.lock.(*lock).client
-		there := client.B().Zadd().Key(a.Queue()).ScoreMember().ScoreMember(1, a.ticket.newest()).Build()
+		there := client.B().Zadd().Key(a.Queue()).ScoreMember().ScoreMember(1, a.ticket.newest).Build()
 		require.NoError(t, client.Do(t.Context(), there).Error())
 		looks := func(after time.Duration) {
 			t.Helper()

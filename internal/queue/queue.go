@@ -100,8 +100,8 @@ func (a *acquisition) withoutQueue() state {
 // next pause does not: with its next ticket the call asks the server again to report changes.
 func (a *acquisition) leaveForNow() {
 	a.leave()
-	a.ticket.asks, a.ticket.sees = [2]string{}, false
-	a.renumber()
+	a.ticket.newest, a.ticket.replaced, a.ticket.sees = "", "", false
+	a.hold = a.path.lock.NewHold(a.hold.Terms())
 }
 
 // lookTimes computes when the call looks, from the reply that showed its ticket in the queue.
@@ -121,7 +121,7 @@ func (a *acquisition) sleep() state {
 	node := a.path.Node()
 	node.KeepAlive()
 	defer node.EndKeepAlive()
-	node.Expect(a, a.ticket.newest(), a.ticket.base)
+	node.Expect(a, a.ticket.newest, a.ticket.base)
 	defer node.Expected(a)
 	a.retries.succeeded()
 	a.ticket.woken = false
@@ -265,7 +265,8 @@ func (a *acquisition) sure() state {
 
 // ticket is what a call knows about its ticket in the queue.
 type ticket struct {
-	asks     [2]string     // the newest ticket asked for, which may be there; and the one that it replaces, until a reply says so
+	newest   string        // the newest one asked for, which may be there; empty: none
+	replaced string        // the one that newest replaces, until a reply says so
 	place    string        // its place; empty if not known
 	zeros    string        // its zeros, see zerosFor
 	base     clock.Instant // when the last command was sent whose reply showed it in the queue
@@ -276,23 +277,14 @@ type ticket struct {
 	seat     *list.Element // in the line of a semaphore; nil: none
 }
 
-// newest returns the newest ticket; empty: none.
-func (t *ticket) newest() string { return t.asks[0] }
-
 // mayBeThere returns the tickets that the call may have in the queue. The cleaner removes those of abandoned attempts.
 func (t *ticket) mayBeThere() (all []string) {
-	for _, one := range [...]string{t.asks[1], t.asks[0]} {
+	for _, one := range [...]string{t.replaced, t.newest} {
 		if one != "" {
 			all = append(all, one)
 		}
 	}
 	return all
-}
-
-// renumber begins another attempt: for a new ticket, and for tries between tickets, while the queue cannot be reached.
-func (a *acquisition) renumber() {
-	a.abandon()
-	a.hold = a.path.lock.NewHold(a.hold.Terms())
 }
 
 // abandon gives up an attempt whose outcome is not known. Whenever its command is executed, what it leaves is removed in the
@@ -315,7 +307,7 @@ func (a *acquisition) leave() {
 		return
 	}
 	a.box.open("") // mutant: ticket left
-	if a.ticket.newest() == "" {
+	if a.ticket.newest == "" {
 		return
 	}
 	left := a.path.remains(a.hold)
@@ -350,11 +342,12 @@ func (a *acquisition) ask(s state) error {
 	w := protocol.Queueing{Mode: what, Zeros: a.ticket.zeros, Clears: s == stateLook && a.clears()}
 	if what == protocol.ModeEnqueue {
 		if a.progress != nothingSent { // otherwise the attempt is new
-			a.renumber() // mutant: one number twice
+			a.abandon()
+			a.hold = a.path.lock.NewHold(a.hold.Terms()) // mutant: one number twice
 		}
-		w.Place, w.Replaces = a.ticket.place, a.ticket.newest()
+		w.Place, w.Replaces = a.ticket.place, a.ticket.newest
 		w.Short = a.path.Format.HasShortWay() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.path.busy()
-		a.ticket.asks = [2]string{a.bid(w).Ticket(), w.Replaces}
+		a.ticket.newest, a.ticket.replaced = a.bid(w).Ticket(), w.Replaces
 		a.box.open(a.hold.Number())
 	}
 	err := a.try(w, false, a.deadline)
@@ -370,13 +363,13 @@ func (a *acquisition) ask(s state) error {
 		if what == protocol.ModeEnqueue {
 			a.ticket.notified = a.path.Clock.Now().Add(firstLook)
 		}
-		a.ticket.place, a.ticket.base, a.ticket.asks[1] = a.at.Place, a.sentAt, ""
+		a.ticket.place, a.ticket.base, a.ticket.replaced = a.at.Place, a.sentAt, ""
 	}
 	switch {
 	case what != protocol.ModeEnqueue: // a late look does nothing: it needs the ticket
 		a.hold.SetMayArrive(false)
 	case err != nil && !a.hold.MayArrive() && !a.again: // the command has changed nothing
-		a.ticket.asks = [2]string{w.Replaces}
+		a.ticket.newest, a.ticket.replaced = w.Replaces, ""
 	}
 	if err == nil || what == protocol.ModeEnqueue {
 		a.queued.Store(queued)

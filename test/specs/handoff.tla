@@ -303,7 +303,7 @@ Traces(p) ==
   \cup {inbox[p][i].n : i \in 1..Len(inbox[p])}
 Fresh(p) == IF Lacks("numbers") THEN 1 ELSE Max(Traces(p) \cup {0}) + 1
 
-\* acquisition.renumber: an attempt whose outcome is unknown, or that is over, is given up, and its number with it.
+\* acquisition.ask: an attempt whose outcome is unknown, or that is over, is given up, and its number with it.
 NoMore(p) == IF Lacks("fresh") THEN num[p] ELSE 0
 
 Send(p, r) == /\ cmd' = [cmd EXCEPT ![p] = r]

@@ -538,7 +538,7 @@ var mutations = []mutation{
 	},
 	{
 		"ticket left", "a call that gives up leaves its ticket",
-		"a.box.open(\"\")\n\tif a.ticket.newest() == \"\" {", "if true {",
+		"a.box.open(\"\")\n\tif a.ticket.newest == \"\" {", "if true {",
 		"TestQueueOutcomes",
 	},
 	{
@@ -593,7 +593,7 @@ var mutations = []mutation{
 	},
 	{
 		"one number twice", "one number for two attempts",
-		"a.renumber()", "",
+		"a.hold = a.path.lock.NewHold(a.hold.Terms())", "",
 		"TestQueueOutcomes",
 	},
 	{
