@@ -1,11 +1,13 @@
 package queue
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/deadlock"
 	"github.com/lockregistry/lockregistry/internal/fault"
+	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/wake"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -105,11 +107,30 @@ func (a *acquisition) over() error {
 	return a.explained(fault.Busy)
 }
 
+// foundTaken notes that Redis has answered, and that the call now waits for another owner's hold. Left is what was left of the
+// hold's lease at seen: not known if not positive, except [protocol.Endless].
+//
+// Every lock of this library and of Java has an expiry; a key without one stays until somebody removes it. This is logged once a
+// minute at most, and not for a semaphore, where the expiry of the key means nothing.
+func (a *acquisition) foundTaken(seen clock.Instant, left time.Duration) {
+	a.retries = retries{late: a.retries.late} // late goes on: this comes before each grant
+	a.note(nil)
+	a.course.slept, a.course.lapses = true, 0
+	if left > 0 {
+		a.course.lapses = seen.Add(left)
+	}
+	if left != protocol.Endless || a.path.Format.Many() {
+		return
+	}
+	c, now := a.path.contention(), a.path.Clock.Now()
+	if next := clock.Instant(c.endless.Load()); now >= next && c.endless.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
+		a.path.Log(slog.LevelWarn, "a key that calls wait for has no expiry: it stays until somebody removes it",
+			slog.String("key", a.path.Key))
+	}
+}
+
 // left returns how much of the call's time is left.
 func (a *acquisition) left() time.Duration { return max(0, a.path.Clock.Now().Until(a.deadline)) }
-
-// watchKey makes every change of the key from now on wake the call; see [wake.Waiter.Watch].
-func (a *acquisition) watchKey() wake.KeyState { return a.listener.Watch(a.ctx, a.connecting()) }
 
 // connecting returns how long the call waits for the connection for messages.
 func (a *acquisition) connecting() time.Duration {
@@ -225,38 +246,4 @@ type course struct {
 	slept   bool          // the call has waited for another owner's hold
 	lapses  clock.Instant // when that hold's lease ends, as last seen; 0: not known
 	wakeups observe.Wakeups
-}
-
-// how returns how a call got the lock by a try sent at sent.
-func (c *course) how(sent clock.Instant) observe.How {
-	switch {
-	case c.served:
-		return observe.HowGranted
-	case c.lapses != 0 && c.lapses <= sent:
-		return observe.HowFoundExpired
-	case c.slept:
-		return observe.HowFoundFree
-	default:
-		return observe.HowFree
-	}
-}
-
-// sleeps notes that the call waits for another hold. Left is the rest of its lease at seen; 0: no end.
-func (c *course) sleeps(seen clock.Instant, left time.Duration) {
-	c.slept, c.lapses = true, 0
-	if left > 0 {
-		c.lapses = seen.Add(left)
-	}
-}
-
-// woke counts what ended a wait for another owner's hold. Messages are counted when they are read: one may come before the call
-// sleeps.
-func (c *course) woke(why reason) {
-	switch why {
-	case byMail:
-	case byWakeup:
-		c.wakeups.Changes++
-	case byTime:
-		c.wakeups.Polls++
-	}
 }

@@ -134,18 +134,6 @@ func (p *Path) noQueue(why string) {
 	}
 }
 
-// noteEndless logs, once a minute at most, that the key a call waits for has no expiry. Every lock of this library and of Java
-// has one; a key without expiry stays until somebody removes it.
-func (p *Path) noteEndless(left time.Duration) {
-	if left != protocol.Endless || p.Format.Many() { // the expiry of a semaphore's key means nothing
-		return
-	}
-	c, now := p.contention(), p.Clock.Now()
-	if next := clock.Instant(c.endless.Load()); now >= next && c.endless.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
-		p.Log(slog.LevelWarn, "a key that calls wait for has no expiry: it stays until somebody removes it", slog.String("key", p.Key))
-	}
-}
-
 // WriterWaits asks Redis whether a writer waits elsewhere while readers of this process hold the key.
 func (p *Path) WriterWaits(c protocol.Call) (waits, known bool) {
 	if !p.mayQueue() {

@@ -158,12 +158,9 @@ func (a *acquisition) isStuck(err error) bool {
 // retries counts failed tries.
 type retries struct {
 	failed  int           // in a row
-	late    int           // grants of the whole call that were over before they counted; succeeded must not reset it
+	late    int           // grants of the whole call that were over before they counted; foundTaken must not reset it
 	closing clock.Instant // when tries began to fail because the client seems closed; 0: they do not
 }
-
-// succeeded notes that a command was answered. A sleep calls it, and a sleep comes before each grant: so it keeps late.
-func (r *retries) succeeded() { *r = retries{late: r.late} }
 
 // notSentPause is the longest pause after a try that sent nothing to Redis.
 const notSentPause = 200 * time.Millisecond

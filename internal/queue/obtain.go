@@ -10,6 +10,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
+	"github.com/lockregistry/lockregistry/observe"
 )
 
 // Obtain gets the hold in Redis for a call that has the local half, or frees the local half. When it fails, nothing stays in
@@ -164,7 +165,15 @@ func (a *acquisition) end(q *Request) {
 		a.hold.GrantAgain()
 	}
 	a.listener.Close()
-	q.How, q.Woken = a.course.how(a.sentAt), a.course.wakeups
+	q.Woken = a.course.wakeups
+	switch c := &a.course; {
+	case c.served:
+		q.How = observe.HowGranted
+	case c.lapses != 0 && c.lapses <= a.sentAt:
+		q.How = observe.HowFoundExpired
+	case c.slept:
+		q.How = observe.HowFoundFree
+	}
 	a.path.all.putBack(a.waitKit)
 }
 

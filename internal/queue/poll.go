@@ -21,7 +21,7 @@ func (a *acquisition) backOff() state {
 // poll begins to try without a queue: whenever the call is woken, the holder's lease ends, or the poll interval is over. All its
 // tries ask for the same hold, so the next one makes up for a lost reply.
 func (a *acquisition) poll() state {
-	a.watchKey()
+	a.listener.Watch(a.ctx, a.connecting())
 	if a.failure != nil { // of the try before
 		if err := a.recover(a.failure); err != nil {
 			return a.ends(err)
@@ -46,7 +46,7 @@ func (a *acquisition) tryNow(s state) state {
 	if a.won() {
 		return stateHold
 	}
-	seen := a.watchKey()
+	seen := a.listener.Watch(a.ctx, a.connecting())
 	if seen.Watched && (!seen.Taken || !a.exclusive()) { // the key may have changed before, or may not exclude this call
 		if err := a.over(); err != nil {
 			return a.ends(err)
@@ -102,24 +102,22 @@ func (a *acquisition) tryOnce(w protocol.Queueing) state {
 
 // waitForNext waits until the next try, after one that has found the lock taken. It returns next, unless there is none.
 func (a *acquisition) waitForNext(next state) state {
-	left := a.at.Left
-	a.retries.succeeded()
-	a.note(nil)
 	if err := a.over(); err != nil {
 		return a.ends(err)
 	}
+	a.foundTaken(a.sentAt, a.at.Left)
 	pause := min(a.path.all.Poll, a.left())
-	if left > 0 {
-		pause = min(pause, clock.Plus(left, afterEnd))
+	if a.at.Left > 0 {
+		pause = min(pause, clock.Plus(a.at.Left, afterEnd))
 	}
-	a.course.sleeps(a.sentAt, left)
-	a.path.noteEndless(left)
 	why, err := a.pause(pause, a.listener.Wakeup(), nil)
 	if err != nil {
 		return a.ends(err)
 	}
-	a.course.woke(why)
-	if why == byTime {
+	if why == byWakeup {
+		a.course.wakeups.Changes++
+	} else {
+		a.course.wakeups.Polls++
 		a.path.all.Polls.Add(1)
 	}
 	return next

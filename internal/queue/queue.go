@@ -123,11 +123,8 @@ func (a *acquisition) sleep() state {
 	defer node.EndKeepAlive()
 	node.Expect(a, a.ticket.newest, a.ticket.base)
 	defer node.Expected(a)
-	a.retries.succeeded()
 	a.ticket.woken = false
-	a.course.sleeps(a.ticket.base, a.at.Left)
-	a.path.noteEndless(a.at.Left)
-	a.note(nil)
+	a.foundTaken(a.ticket.base, a.at.Left)
 	for l := a.lookTimes(); ; {
 		if err := a.over(); err != nil {
 			return a.ends(err)
@@ -159,10 +156,14 @@ func (a *acquisition) sleep() state {
 		if err != nil {
 			return a.ends(err)
 		}
-		a.course.woke(why)
-		if why == byWakeup { // the key or the connection has changed
+		switch why {
+		case byWakeup: // the key or the connection has changed
+			a.course.wakeups.Changes++
 			a.ticket.woken, a.ticket.sees = true, false
 			return stateLook
+		case byTime:
+			a.course.wakeups.Polls++
+		case byMail: // counted when it is read: a message may come before the call sleeps
 		}
 	}
 }
@@ -177,7 +178,7 @@ func (a *acquisition) Look() { a.box.wakeToLook() }
 // there, its state is not known, or it may be free for a reader. The call also looks when the key was taken in a window: the
 // look shows an owner without a ticket.
 func (a *acquisition) watch(l *lookTimes, now clock.Instant) (look bool) {
-	switch seen := a.watchKey(); {
+	switch seen := a.listener.Watch(a.ctx, a.connecting()); {
 	case seen.Watched && (!seen.Taken || l.window || !a.exclusive()):
 		a.ticket.sees = seen.Taken
 		return true
