@@ -250,10 +250,8 @@ func (a *attempt) try(w protocol.Queueing, quick bool, deadline clock.Instant) e
 		a.cut = true
 		return a.explained(fault.Ended(a.ctx))
 	}
-	if !a.proved && a.path.proves() {
-		if err := a.prove(deadline); err != nil { // mutant: release not proven
-			return err
-		}
+	if err := a.prove(deadline); err != nil { // mutant: release not proven
+		return err
 	}
 	p := a.commandWait(deadline)
 	if err := a.tooFar(&p); err != nil {

@@ -160,11 +160,11 @@ type Shared struct {
 	Cleaner   *cleanup.Cleaner
 	Lease     time.Duration // of holds, unless a call names another
 
-	kits  sync.Pool // of *waitKit
-	freed freed
+	kits   sync.Pool // of *waitKit
+	freed  freed
+	proofs proofs
 	Counts
 	refusals
-	proofs
 }
 
 // Counts are figures about waiting calls.

@@ -15,7 +15,7 @@ import (
 // before it tries, even if the call will wait: the release of another process may grant it the hold by a message. Later calls
 // send nothing for this.
 type proofs struct {
-	known atomic.Pointer[map[proofOf]struct{}] // replaced, never changed
+	known atomic.Pointer[map[proofOf]bool] // replaced, never changed
 }
 
 type proofOf struct {
@@ -23,44 +23,36 @@ type proofOf struct {
 	format *protocol.Needs
 }
 
-func (p *proofs) proven(one proofOf) bool {
-	known := p.known.Load()
-	if known == nil {
-		return false
-	}
-	_, has := (*known)[one]
-	return has
-}
-
-// prove notes a proof. Another call may add one at the same time. It drops the proofs of servers that no longer lead: in a
+// add notes a proof. Another call may add one at the same time. It drops the proofs of servers that no longer lead: in a
 // cluster each failover may bring a new server, and the old ones must not stay in memory.
-func (p *proofs) prove(one proofOf, leads func(*transport.Node) bool) {
+func (p *proofs) add(one proofOf, leads func(*transport.Node) bool) {
 	for {
 		known := p.known.Load()
-		next := map[proofOf]struct{}{}
+		next := map[proofOf]bool{}
 		if known != nil {
 			maps.Copy(next, *known)
-			maps.DeleteFunc(next, func(other proofOf, _ struct{}) bool { return !leads(other.server) }) // mutant: old proofs kept
+			maps.DeleteFunc(next, func(other proofOf, _ bool) bool { return !leads(other.server) }) // mutant: old proofs kept
 		}
-		next[one] = struct{}{}
+		next[one] = true
 		if p.known.CompareAndSwap(known, &next) {
 			return
 		}
 	}
 }
 
-// proves reports whether the server must be asked before the path's hold is obtained.
-func (p *Path) proves() bool {
-	needs := p.Format.Needs()
-	return needs != nil && !p.all.proven(proofOf{p.Node(), needs})
-}
-
-// prove asks the server whether the path's holds can be released. It fails if the server refuses something or does not answer.
-// Any other failure says nothing about permissions: the try goes on, and the next call asks again. An old server is asked twice,
-// see [protocol.Proven]. Each question may take as long as the try that follows: on a slow link it takes two round trips, since
-// the server does not know the script yet.
+// prove asks the server whether the path's holds can be released, unless that is proven or the call has asked. It fails if the
+// server refuses something or does not answer. Any other failure says nothing about permissions: the try goes on, and the next
+// call asks again. An old server is asked twice, see [protocol.Proven]. Each question may take as long as the try that follows:
+// on a slow link it takes two round trips, since the server does not know the script yet.
 func (a *attempt) prove(deadline clock.Instant) error {
-	p, one := a.path, proofOf{a.path.Node(), a.path.Format.Needs()}
+	p, needs := a.path, a.path.Format.Needs()
+	if a.proved || needs == nil {
+		return nil
+	}
+	one := proofOf{p.Node(), needs}
+	if known := p.all.proofs.known.Load(); known != nil && (*known)[one] {
+		return nil
+	}
 	a.progress = max(a.progress, unanswered)
 	for bySource := false; ; bySource = true {
 		w := a.commandWait(deadline)
@@ -84,7 +76,7 @@ func (a *attempt) prove(deadline clock.Instant) error {
 			return nil
 		case !old || bySource:
 			a.proved = true
-			p.all.prove(one, p.all.Transport.Leads)
+			p.all.proofs.add(one, p.all.Transport.Leads)
 			return nil
 		}
 	}

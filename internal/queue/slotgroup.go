@@ -137,10 +137,8 @@ func (g slotGroup) try(deadline clock.Instant, goesOn bool) (at int, err error) 
 	if len(g) == 1 {
 		return 0, g[0].tryAlone(deadline, goesOn)
 	}
-	if g[0].path.proves() {
-		if err = g[0].prove(deadline); err != nil {
-			return 0, err
-		}
+	if err = g[0].prove(deadline); err != nil {
+		return 0, err
 	}
 	p := g[0].commandWait(deadline)
 	p.Observer = nil
