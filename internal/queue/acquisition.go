@@ -122,7 +122,7 @@ func (a *acquisition) foundTaken(seen clock.Instant, left time.Duration) {
 	if left != protocol.Endless || a.path.Format.Many() {
 		return
 	}
-	c, now := a.path.contention(), a.path.Clock.Now()
+	c, now := a.path.anchor.contention(), a.path.Clock.Now()
 	if next := clock.Instant(c.endless.Load()); now >= next && c.endless.CompareAndSwap(int64(next), int64(now.Add(queuelessFor))) {
 		a.path.Log(slog.LevelWarn, "a key that calls wait for has no expiry: it stays until somebody removes it",
 			slog.String("key", a.path.Key))

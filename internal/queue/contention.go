@@ -57,10 +57,10 @@ func (n *numbered) of(number string) clock.Instant {
 func (p *Path) NoteKept(h *hold.Hold) (until clock.Instant) {
 	kept, found := h.Keeps()
 	if kept != 0 {
-		p.whole().noted().keeping.Store(&numbered{h.Number(), kept})
+		p.whole().contention().keeping.Store(&numbered{h.Number(), kept})
 	}
 	if found != 0 {
-		p.noted().expected.Store(&numbered{h.Number(), found})
+		p.contention().expected.Store(&numbered{h.Number(), found})
 	}
 	return kept
 }
@@ -82,11 +82,8 @@ func (p *Path) keptUntil(number string) clock.Instant {
 // queuelessFor is how long a path goes without a queue after the server has refused one.
 const queuelessFor = time.Minute
 
-// contention returns what is known about others that want the key.
-func (p *Path) contention() *contention { return p.anchor.noted() }
-
-// noted returns this path's contention, and makes it if there is none.
-func (p *Path) noted() *contention {
+// contention returns what is noted at this path about others that want its key. Most of it is at the anchor.
+func (p *Path) contention() *contention {
 	for p.others.Load() == nil {
 		p.others.CompareAndSwap(nil, &contention{})
 	}
@@ -127,7 +124,7 @@ func (p *Path) noQueue(why string) {
 		}
 		return
 	}
-	p.contention().queueless.Store(int64(now.Add(queuelessFor)))
+	p.anchor.contention().queueless.Store(int64(now.Add(queuelessFor)))
 	if !p.all.unqueued.Swap(true) {
 		p.Log(slog.LevelWarn, "the server refuses the queue of a lock: waiting calls poll, and are not served in order",
 			slog.String("key", p.Key), slog.String("error", why))
@@ -155,7 +152,7 @@ func (p *Path) deaf(is bool) {
 		if !is {
 			return
 		}
-		c = p.contention()
+		c = p.anchor.contention()
 	}
 	if c.deaf.Load() != is { // two calls may disagree for a moment; each notes it anew
 		if c.deaf.Store(is); is {
@@ -184,7 +181,7 @@ func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {
 		if !others && reply != protocol.Contended && reply != protocol.NoQueue {
 			return
 		}
-		c = p.contention()
+		c = p.anchor.contention()
 	}
 	if (others || reply == protocol.Contended) && !p.Format.Many() { // nobody gets permits without a ticket
 		p.Node().Contended(at)

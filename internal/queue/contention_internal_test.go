@@ -63,7 +63,7 @@ func TestDescribeOthers_QuietByNewEvidence(t *testing.T) {
 		require.Positive(t, asked, "nobody has asked")
 
 		const evidenceAge = barging.EvidenceAge
-		l.path.contention() // others may wait
+		l.path.anchor.contention() // others may wait
 		for after, quiet := range map[time.Duration]bool{
 			-time.Minute:            true,
 			0:                       true,

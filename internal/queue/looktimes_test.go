@@ -183,7 +183,7 @@ func TestLookTimes_Permits(t *testing.T) {
 	l := newLock(t)
 	permits := hold.Kind{Format: protocol.NewPermits(protocol.Config{}, 1, 4), Env: l.path.Env}
 	l.path.Init(l.path.all.Permits(permits, 1), l.path.Key, l, l, &l.path)
-	line := &l.path.contention().line
+	line := &l.path.anchor.contention().line
 	gone := line.join()
 	calls := make([]*acquisition, 4)
 	for i := range calls {

@@ -86,7 +86,7 @@ func (a *attempt) gaveUp(err error) error {
 // askOnce asks once more for a call that does not wait: the first command may have found only what an earlier call of this
 // process has left. It leaves a trace if such calls are repeated, unless the server refuses that.
 func (a *attempt) askOnce(deadline clock.Instant) error {
-	mode := a.mode(false, a.path.contention().barging.Tried(a.path.Clock.Now()))
+	mode := a.mode(false, a.path.anchor.contention().barging.Tried(a.path.Clock.Now()))
 	err := a.try(protocol.Queueing{Mode: mode}, false, deadline)
 	if mode == protocol.ModeSeen && a.refusal(err) != 0 {
 		a.failure = nil // it says nothing about the lock
@@ -144,7 +144,7 @@ func (a *acquisition) begin(q *Request) state {
 	a.mail = &a.box
 	p.whole().active.Store(&a.activeWait)
 	if p.Format.Many() {
-		a.ticket.seat = p.contention().line.join()
+		a.ticket.seat = p.anchor.contention().line.join()
 	}
 	return stateAsk
 }
@@ -155,7 +155,7 @@ func (a *acquisition) end(q *Request) {
 		a.path.lock.EndWait(&a.blocked)
 	}
 	if a.ticket.seat != nil {
-		a.path.contention().line.leave(a.ticket.seat)
+		a.path.anchor.contention().line.leave(a.ticket.seat)
 	}
 	if !a.won() {
 		a.leave()

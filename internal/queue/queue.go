@@ -111,7 +111,7 @@ func (a *acquisition) lookTimes() lookTimes {
 		poll: a.path.all.Poll,
 	}
 	if a.ticket.seat != nil {
-		s.permits, s.ahead = true, a.path.contention().line.before(a.ticket.seat)
+		s.permits, s.ahead = true, a.path.anchor.contention().line.before(a.ticket.seat)
 	}
 	return s.times(a.path.Clock.Now())
 }
