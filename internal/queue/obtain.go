@@ -16,7 +16,7 @@ import (
 // Obtain gets the hold in Redis for a call that has the local half, or frees the local half. When it fails, nothing stays in
 // Redis: a grant that may have happened, or may still happen, is removed in the background. The same is true when code of the
 // user panics: a method of ctx, or a hook of the client.
-func Obtain(ctx context.Context, p *Path, q *Request) error {
+func Obtain(ctx context.Context, p *Path, q *Request) (err error) {
 	first := attempt{path: p, hold: p.lock.NewHold(q.Terms), ctx: ctx, failFast: q.FailFast}
 	if p.side == Reads {
 		first.under = p.lock.Under() // mutant: writer not told
@@ -27,8 +27,35 @@ func Obtain(ctx context.Context, p *Path, q *Request) error {
 			first.forsake() // mutant: panic keeps the local half
 		}
 	}()
-	err := obtain(&first, q)
+	waits := q.Wait != 0
+	if !waits && q.Since != 0 { // it has waited for the reply to another call: the time for its own reply counts from then
+		w := p.commandWait(ctx, Limits{clock.Never, q.FailFast})
+		q.Deadline = min(q.Deadline, q.Since.Add(w.Limit))
+	}
+	if !waits || first.under != "" || !p.Contested() { // most locks are free
+		err = first.try(protocol.Queueing{Mode: first.mode(waits, false)}, true, q.Deadline)
+	}
+	if err == nil && !waits && !first.won() {
+		err = first.askOnce(q.Deadline)
+	}
+	switch {
+	case first.won(): // mutant: grant removed
+	case waits && (err == nil || !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err)):
+		// A call with a limited wait, or one that has waited in this process, tries again after a transient failure.
+		err = keepTrying(&first, q)
+	default:
+		if first.hold.MayArrive() { // mutant: grant left behind
+			p.all.cleanUp(p.remains(first.hold))
+		}
+		err = first.gaveUp(err)
+	}
 	returned = true
+	if err != nil {
+		if errors.Is(err, fault.Busy) { // also for calls that wait only for this reply
+			p.lock.Taken()
+		}
+		p.lock.Free()
+	}
 	return err
 }
 
@@ -38,40 +65,6 @@ func (a *attempt) forsake() {
 	if a.hold != nil && a.progress != nothingSent { // the command may be under way
 		a.path.all.cleanUp(a.path.remains(a.hold))
 	}
-}
-
-// obtain tries once, and goes on if that is not enough.
-func obtain(first *attempt, q *Request) (err error) {
-	p := first.path
-	if !q.patient() && q.Since != 0 { // it has waited for the reply to another call: the time for its own reply counts from then
-		w := p.commandWait(first.ctx, Limits{clock.Never, q.FailFast})
-		q.Deadline = min(q.Deadline, q.Since.Add(w.Limit))
-	}
-	if !q.patient() || first.under != "" || !p.Contested() { // most locks are free
-		err = first.try(protocol.Queueing{Mode: first.mode(q.patient(), false)}, true, q.Deadline)
-	}
-	if first.won() {
-		return nil
-	}
-	if err == nil && !q.patient() {
-		err = first.askOnce(q.Deadline)
-	}
-	// A call with a limited wait, or one that has waited in this process, tries again after a transient failure; others return it.
-	if q.patient() && (err == nil || !q.FailFast && (q.Wait > 0 || q.Queued) && first.passing(err)) {
-		err = keepTrying(first, q)
-	} else if !first.won() { // mutant: grant removed
-		if first.hold.MayArrive() { // mutant: grant left behind
-			p.all.cleanUp(p.remains(first.hold))
-		}
-		err = first.gaveUp(err)
-	}
-	if err != nil {
-		if errors.Is(err, fault.Busy) { // also for calls that wait only for this reply
-			p.lock.Taken()
-		}
-		p.lock.Free()
-	}
-	return err
 }
 
 // gaveUp returns the error of a call that does not go on after err. The program may have closed the client together with the

@@ -136,9 +136,6 @@ type Request struct {
 	Woken observe.Wakeups
 }
 
-// patient reports whether the call waits.
-func (q *Request) patient() bool { return q.Wait != 0 }
-
 // Waiting is what the graph of waiting calls needs to know about a call.
 type Waiting struct {
 	By    owner.ID

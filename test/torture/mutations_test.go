@@ -22,7 +22,7 @@ var mutations = []mutation{
 	},
 	{
 		"grant removed", "a grant after a late answer is removed",
-		"!first.won()", "true",
+		"first.won()", "false",
 		"../../test/faults:TestLock_FreeAfterALateAnswer$",
 	},
 	{
