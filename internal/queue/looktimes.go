@@ -19,7 +19,7 @@ import (
 //	the others                    1 s + 100 ms × (tickets in front, at most ten) after they have queued: until then no message
 //	                              tells them that they are the next. Later every 5 s × (tickets in front), at most 30 s
 //	told to be the next           when the message says, and as the first ticket from then on
-//	permits                       the same, see inFront; the first ticket every 5 s, since any of several leases may be over
+//	permits                       the same, see times; the first ticket every 5 s, since any of several leases may be over
 //
 // Nothing here asks a clock or a server: what a reply has shown goes in, times come out.
 const (
@@ -63,20 +63,6 @@ type standing struct {
 	ahead    int           // of a semaphore: the calls of this process in front
 }
 
-// inFront returns how many of the calls in front look before this one when a lease is over, and how many otherwise. For permits
-// these are not all the calls in front, which may belong to one frozen process.
-func (s *standing) inFront() (atEnd, rank int) {
-	rank = s.rank
-	if !s.permits {
-		return rank, rank
-	}
-	atEnd = min(rank, mostPatient+s.ahead) // mutant: patient with each call
-	if rank <= nearHead {
-		rank = min(rank, 1+s.ahead) // mutant: patient near the head
-	}
-	return atEnd, rank
-}
-
 // lookTimes are the times at which a sleeping call looks, or asks the server to report changes, unless it is woken before.
 type lookTimes struct {
 	due      clock.Instant // the holder's lease is over
@@ -90,7 +76,15 @@ type lookTimes struct {
 // times computes the times at now, when the reply has come.
 func (s *standing) times(now clock.Instant) lookTimes {
 	l := lookTimes{due: clock.Never, refresh: nextLook(now, s.notified), watch: clock.Never, permits: s.permits}
-	atEnd, rank := s.inFront()
+	// How many of the calls in front look before this one when a lease is over, and how many otherwise. For permits these are not
+	// all the calls in front, which may belong to one frozen process.
+	atEnd, rank := s.rank, s.rank
+	if s.permits {
+		atEnd = min(rank, mostPatient+s.ahead) // mutant: patient with each call
+		if rank <= nearHead {
+			rank = min(rank, 1+s.ahead) // mutant: patient near the head
+		}
+	}
 	l.patience = clock.Plus(clock.Times(atEnd, s.poll), afterEnd)
 	if s.left > 0 {
 		l.due = s.shown.Add(clock.Plus(s.left, l.patience))
