@@ -38,7 +38,6 @@ func TestMoving_GoesOnAfterHalfASecond(t *testing.T) {
 				l.path.all.Cluster, l.path.all.Limit = c.cluster, time.Second
 				a := l.waitingCall()
 				a.ctx, a.deadline = t.Context(), clock.Never
-				a.listener = l.path.listener()
 				began, anew, interrupted := time.Now(), time.Now(), name != "interrupted"
 				at, before, last := stateLook, time.Time{}, began // when it was refused
 				for !a.won() && time.Since(began) < 5*time.Second {

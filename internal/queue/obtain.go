@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/lockregistry/lockregistry/internal/clock"
@@ -10,6 +11,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/protocol"
 	"github.com/lockregistry/lockregistry/internal/transport"
+	"github.com/lockregistry/lockregistry/internal/wake"
 	"github.com/lockregistry/lockregistry/observe"
 )
 
@@ -121,8 +123,14 @@ func keepTrying(first *attempt, q *Request) error {
 
 // begin shows the call to others, and returns its first state.
 func (a *acquisition) begin(q *Request) state {
-	p := a.path
-	a.listener = p.listener()
+	p, all := a.path, a.path.all
+	if all.Listening != nil { // to changes of the key, which is not watched yet, and to messages to this registry
+		w := wake.Wait{Key: p.Key, Channel: p.Format.Channel(p.Key), Own: all.Own}
+		if all.Cluster { // a channel in the slot of each key
+			w.Own = ownChannel(all.Prefix, p.Key, strings.TrimSuffix(all.Values, ":"))
+		}
+		a.listener = all.Listening.Waiter(w)
+	}
 	queues := a.listener != nil && p.mayQueue()
 	if queues && p.Format.Queue(p.Key) == "" {
 		p.noQueue("a cluster would keep it in another slot than the lock, because of the braces in the path")

@@ -255,20 +255,6 @@ func (s *Settings) acknowledging() time.Duration {
 	return clock.Plus(s.Replicas.Timeout, transport.WaitAtMost)
 }
 
-// listener returns a new listener for changes of the key, and for messages to this registry; nil if there are no wake-ups. The
-// key is not watched yet.
-func (p *Path) listener() *wake.Waiter {
-	all := p.all
-	if all.Listening == nil {
-		return nil
-	}
-	w := wake.Wait{Key: p.Key, Channel: p.Format.Channel(p.Key), Own: all.Own}
-	if all.Cluster { // a channel in the slot of each key
-		w.Own = ownChannel(all.Prefix, p.Key, strings.TrimSuffix(all.Values, ":"))
-	}
-	return all.Listening.Waiter(w)
-}
-
 // ownChannel returns the channel on which scripts on a cluster publish messages for a registry about a key. It is in the key's
 // slot, and begins with the prefix, as access lists expect. If the key's hash tag begins within the prefix, only a channel that
 // begins with the whole key does both. See internal/protocol/lua/queue.lua.

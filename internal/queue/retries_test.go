@@ -21,7 +21,6 @@ func patientCall(t *testing.T, test func(t *testing.T, a *acquisition)) {
 		l.path.all.Limit = time.Second
 		a := l.waitingCall()
 		a.ctx, a.deadline = t.Context(), clock.Never
-		a.listener = l.path.listener()
 		test(t, a)
 	})
 }
