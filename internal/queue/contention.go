@@ -161,18 +161,6 @@ func (p *Path) deaf(is bool) {
 	}
 }
 
-// describeOthers sets what the release of a hold says about other waiters. Due: this process has had the lock for long enough.
-func (p *Path) describeOthers(m *protocol.Release, h *hold.Hold, due bool) {
-	if h.Leads {
-		m.Leads = true
-	} else if (due || p.side == "" && h.Watched()) && p.lock.Contended() { // or its lease does not suit the next waiter
-		m.Yields = true
-	}
-	if m.Queued && (p.anchor.others.Load() != nil || h.Queued) { // otherwise no other process is known to want it
-		m.Quiet = p.Node().Quiet(h.Since().Add(-barging.EvidenceAge))
-	}
-}
-
 // NoteContention notes the reply to a release. Others says that goroutines of this process wait, and must let other processes go
 // first, because this process has had the lock for the handoff limit or, without handoff, has released it.
 func (p *Path) NoteContention(reply int64, others bool, at clock.Instant) {

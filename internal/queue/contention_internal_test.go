@@ -1,11 +1,14 @@
 package queue
 
 import (
+	"slices"
 	"sort"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockregistry/lockregistry/internal/barging"
@@ -13,7 +16,6 @@ import (
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
 	"github.com/lockregistry/lockregistry/internal/lease"
-	"github.com/lockregistry/lockregistry/internal/protocol"
 )
 
 func TestWhatACallNeededToWaitIsKeptAsNew(t *testing.T) {
@@ -49,7 +51,7 @@ func TestNoFailureTakesNoMemory(t *testing.T) {
 
 // A release says that no process tries without a ticket only if the server was asked at most 1.5 s before the hold was granted,
 // however long ago that was. Otherwise a process that has begun to try since then would wait for one of the rare windows.
-func TestDescribeOthers_QuietByNewEvidence(t *testing.T) {
+func TestRelease_QuietByNewEvidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLock(t)
 		node := l.path.Node()
@@ -73,12 +75,20 @@ func TestDescribeOthers_QuietByNewEvidence(t *testing.T) {
 			1600 * time.Millisecond: false,
 			time.Minute:             false,
 		} {
-			h, granted := l.NewHold(hold.Terms{Lease: lease.NewTerm(2 * time.Hour)}), asked.Add(after)
+			h, granted := l.NewHold(hold.Terms{Lease: lease.NewTerm(24 * time.Hour)}), asked.Add(after)
 			require.True(t, h.Grant(granted, granted))
 			<-time.After(time.Hour) // it is held for long
-			m := protocol.Release{Queued: true}
-			l.path.describeOthers(&m, h, false)
-			require.Equal(t, quiet, m.Quiet, "granted %v after the question", after)
+			says := make(chan []string, 10)
+			l.server.Server().SetPreHook(func(_ *server.Peer, command string, args ...string) bool {
+				if strings.HasPrefix(command, "EVAL") {
+					says <- args
+				}
+				return false
+			})
+			lost, err := l.path.Release(t.Context(), Ending{Hold: h, At: l.path.Clock.Now()})
+			require.NoError(t, err)
+			require.Equal(t, fault.Without(0), lost, "the key was never there")
+			require.Equal(t, quiet, slices.Contains(<-says, "quiet"), "granted %v after the question", after)
 		}
 	})
 }

@@ -30,6 +30,7 @@ import (
 // lock is the local half of a path, and what is above its holds.
 type lock struct {
 	client  rueidis.Client
+	server  *miniredis.Miniredis
 	path    Path
 	numbers uint64
 	current atomic.Pointer[hold.Hold]
@@ -60,7 +61,7 @@ func newLock(t *testing.T) *lock {
 		cleaner.Close()
 		cleaner.Wait()
 	})
-	l := &lock{client: client}
+	l := &lock{client: client, server: m}
 	env := &hold.Env{
 		Clock: way.Clock, Server: way, Schedule: schedule, NumberAt: len("me:"),
 		Demand: func(*protocol.Call) {}, Log: func(slog.Level, string, ...slog.Attr) {}, Unreachable: func(func()) {},

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockregistry/lockregistry/internal/barging"
 	"github.com/lockregistry/lockregistry/internal/clock"
 	"github.com/lockregistry/lockregistry/internal/fault"
 	"github.com/lockregistry/lockregistry/internal/hold"
@@ -36,8 +37,7 @@ type Ending struct {
 //
 //  1. NoteKept, before the lock gives up its hold: a message about the hold finds the hold, or the note.
 //  2. The end of the hold, before the command: no owner relies on a key that another process may have by then.
-//  3. What the command says about other waiters, before the local half is free: describeOthers reads what only the holder of the
-//     local half may read.
+//  3. What the command says about other waiters, before the local half is free: only the holder of the local half may read it.
 //  4. The local half is free once the outcome is known, or the lease is over: the next call here finds the key free. A command
 //     that is still under way then names this hold, so it does not touch the next one, whose number is larger.
 func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err error) {
@@ -47,8 +47,14 @@ func (p *Path) Release(ctx context.Context, e Ending) (lost fault.Loss, err erro
 			p.forsakeEnded(e.Hold) // mutant: panic keeps the local half leaving
 		}
 	}()
-	m := protocol.Release{Key: p.Key, Value: e.Hold.Value(), Queued: p.mayQueue(), Keep: e.Kept.After(e.At)}
-	p.describeOthers(&m, e.Hold, e.Due)
+	h := e.Hold
+	m := protocol.Release{Key: p.Key, Value: h.Value(), Queued: p.mayQueue(), Keep: e.Kept.After(e.At), Leads: h.Leads}
+	if !h.Leads && (e.Due || p.side == "" && h.Watched()) { // Watched: its lease does not suit the next waiter
+		m.Yields = p.lock.Contended()
+	}
+	if m.Queued && (p.anchor.others.Load() != nil || h.Queued) { // otherwise no other process is known to want it
+		m.Quiet = p.Node().Quiet(h.Since().Add(-barging.EvidenceAge))
+	}
 	w, c := p.releaseWait(ctx, &e), p.Format.Release(m) // this may ask the server for its version
 	reply := p.all.Transport.Do(&w, &c)
 	answered = true
