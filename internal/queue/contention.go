@@ -96,12 +96,6 @@ func (p *Path) Contested() bool {
 	return c != nil && c.barging.Contested(p.Clock.Now())
 }
 
-// busy reports whether others waited for the lock a moment ago.
-func (p *Path) busy() bool {
-	c := p.anchor.others.Load()
-	return c != nil && c.barging.Busy(p.Clock.Now())
-}
-
 // mayQueue reports whether calls of the path may wait in a queue.
 func (p *Path) mayQueue() bool {
 	if p.Format.Unqueued() != "" {

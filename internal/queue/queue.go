@@ -333,23 +333,24 @@ const (
 
 // ask asks the queue for a ticket, or looks at it.
 func (a *acquisition) ask(s state) error {
-	what := protocol.ModeEnqueue
-	if s == stateLook {
-		what = protocol.ModeCheck
-	}
-	if what == protocol.ModeEnqueue {
-		a.ticket.zeros = zerosFor(a.path.Node().RoundTrip(), a.hold.Term().Length)
-	}
-	w := protocol.Queueing{Mode: what, Zeros: a.ticket.zeros, Clears: s == stateLook && a.clears()}
-	if what == protocol.ModeEnqueue {
+	asks, w := s == stateAsk, protocol.Queueing{Mode: protocol.ModeCheck, Zeros: a.ticket.zeros}
+	if asks {
 		if a.progress != nothingSent { // otherwise the attempt is new
 			a.abandon()
 			a.hold = a.path.lock.NewHold(a.hold.Terms()) // mutant: one number twice
 		}
-		w.Place, w.Replaces = a.ticket.place, a.ticket.newest
-		w.Short = a.path.Format.HasShortWay() && w.Place == "" && w.Replaces == "" && w.Zeros == "" && a.path.busy()
+		a.ticket.zeros = zerosFor(a.path.Node().RoundTrip(), a.hold.Term().Length)
+		w = protocol.Queueing{
+			Mode: protocol.ModeEnqueue, Place: a.ticket.place, Replaces: a.ticket.newest, Zeros: a.ticket.zeros,
+		}
+		if a.path.Format.HasShortWay() && w.Place == "" && w.Replaces == "" && w.Zeros == "" {
+			c := a.path.anchor.others.Load()
+			w.Short = c != nil && c.barging.Busy(a.path.Clock.Now())
+		}
 		a.ticket.newest, a.ticket.replaced = a.bid(w).Ticket(), w.Replaces
 		a.box.open(a.hold.Number())
+	} else {
+		w.Clears = a.clears()
 	}
 	err := a.try(w, false, a.deadline)
 	a.hold.Queued = a.won()
@@ -361,18 +362,18 @@ func (a *acquisition) ask(s state) error {
 	}
 	queued := err == nil && a.at.State == protocol.StateQueued
 	if queued {
-		if what == protocol.ModeEnqueue {
+		if asks {
 			a.ticket.notified = a.path.Clock.Now().Add(firstLook)
 		}
 		a.ticket.place, a.ticket.base, a.ticket.replaced = a.at.Place, a.sentAt, ""
 	}
 	switch {
-	case what != protocol.ModeEnqueue: // a late look does nothing: it needs the ticket
+	case !asks: // a late look does nothing: it needs the ticket
 		a.hold.SetMayArrive(false)
 	case err != nil && !a.hold.MayArrive() && !a.again: // the command has changed nothing
 		a.ticket.newest, a.ticket.replaced = w.Replaces, ""
 	}
-	if err == nil || what == protocol.ModeEnqueue {
+	if err == nil || asks {
 		a.queued.Store(queued)
 	}
 	return err
