@@ -110,7 +110,7 @@ func (s *standing) times(now clock.Instant) lookTimes {
 // isNext notes a message at now: the ticket is the next one, and its call may look once m.next has passed. With permits another
 // lease may be over sooner, see times.
 func (l *lookTimes) isNext(now clock.Instant, m mail) {
-	l.patience, l.window, l.watch = afterEnd, m.window(), now.Add(watchAfterFirst)
+	l.patience, l.window, l.watch = afterEnd, m.window, now.Add(watchAfterFirst)
 	due := now.Add(clock.Plus(m.next, l.patience))
 	if l.permits {
 		l.watch, l.window = clock.Never, false

@@ -73,11 +73,14 @@ func TestLookTimes_WhatChangesThem(t *testing.T) {
 			time.Second + afterEnd, lookEvery, watchAfterFirst, false,
 		},
 		"it is the next one, after a window": {
-			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: barging.Window}) },
+			func(l *lookTimes) { l.isNext(now, mail{isNext: true, next: barging.Window, window: true}) },
 			barging.Window + afterEnd, lookEvery, watchAfterFirst, true,
 		},
 		"it is the next one, for permits": {
-			func(l *lookTimes) { l.permits = true; l.isNext(now, mail{isNext: true, next: barging.Window}) },
+			func(l *lookTimes) {
+				l.permits = true
+				l.isNext(now, mail{isNext: true, next: barging.Window, window: true})
+			},
 			barging.Window + afterEnd, lookEvery, 0, false,
 		},
 		"it is the next one, for permits of which others end before": {

@@ -56,15 +56,9 @@ type mail struct {
 	granted time.Duration // the call's hold owns the key, with this lease; 0: it does not
 	next    time.Duration // if isNext: after how long the call may look
 	isNext  bool
+	window  bool // isNext, most likely because of a barging window, see put
 	look    bool // something happened that only a look shows
 }
-
-// window reports whether the message is most likely about a barging window, by the time in it:
-//
-//	none                      the call may look at once
-//	at most a window          a window is open; rarely, a lease with so little left
-//	longer than any window    for the second ticket, or when a lease is over
-func (m mail) window() bool { return m.isNext && m.next > 0 && m.next <= barging.Window }
 
 // open opens the mailbox for an attempt; if number is empty for none, so that put refuses messages from now on. It returns the
 // mail that was not taken.
@@ -84,7 +78,12 @@ func (b *mailbox) take() mail {
 	return taken
 }
 
-// put takes a message and wakes the attempt. It reports whether the message was for the attempt.
+// put takes a message and wakes the attempt. It reports whether the message was for the attempt. The time in a message about the
+// next ticket shows whether it is about a barging window:
+//
+//	none                      the call may look at once
+//	at most a window          a window is open; rarely, a lease with so little left
+//	longer than any window    for the second ticket, or when a lease is over
 func (b *mailbox) put(m Message) bool {
 	b.mu.Lock()
 	mine := m.Number == b.number && m.Number != ""
@@ -93,7 +92,7 @@ func (b *mailbox) put(m Message) bool {
 	case m.what == grantMessage:
 		b.mail.granted = m.time
 	case m.what == nextMessage:
-		b.mail.isNext, b.mail.next = true, m.time
+		b.mail.isNext, b.mail.next, b.mail.window = true, m.time, m.time > 0 && m.time <= barging.Window
 	default:
 		b.mail.look = true
 	}

@@ -84,7 +84,7 @@ func (a *acquisition) read() mail {
 	if m.granted > 0 || m.isNext || m.look {
 		a.course.wakeups.Messages++
 	}
-	if m.window() && !a.path.Format.Many() {
+	if m.window && !a.path.Format.Many() {
 		a.path.all.Windows.Add(1)
 	}
 	return m
