@@ -113,7 +113,7 @@ func (a *acquisition) over() error {
 // Every lock of this library and of Java has an expiry; a key without one stays until somebody removes it. This is logged once a
 // minute at most, and not for a semaphore, where the expiry of the key means nothing.
 func (a *acquisition) foundTaken(seen clock.Instant, left time.Duration) {
-	a.retries = retries{late: a.retries.late} // late goes on: this comes before each grant
+	a.retries = retries{}
 	a.note(nil)
 	a.course.slept, a.course.lapses = true, 0
 	if left > 0 {
@@ -218,7 +218,7 @@ type waitKit struct {
 	course course
 }
 
-// waitKit returns a kit, reused if possible.
+// waitKit returns a kit, reused if possible: end puts it back.
 func (all *Shared) waitKit() *waitKit {
 	if s, ok := all.kits.Get().(*waitKit); ok {
 		return s
@@ -228,22 +228,12 @@ func (all *Shared) waitKit() *waitKit {
 	return s
 }
 
-func (all *Shared) putBack(s *waitKit) {
-	s.timer.Stop()
-	s.box.open("")
-	select {
-	case <-s.box.came:
-	default:
-	}
-	s.ticket, s.course = ticket{}, course{}
-	all.kits.Put(s)
-}
-
 // course records how a call went, for its result.
 type course struct {
 	waits   bool          // the local half knows that this call waits
 	served  bool          // another process granted the hold
 	slept   bool          // the call has waited for another owner's hold
 	lapses  clock.Instant // when that hold's lease ends, as last seen; 0: not known
+	late    int           // how many grants were over before they counted
 	wakeups observe.Wakeups
 }

@@ -19,13 +19,13 @@ import (
 )
 
 func TestWhatACallNeededToWaitIsKeptAsNew(t *testing.T) {
-	q := &Shared{}
-	s := q.waitKit()
+	a := newLock(t).waitingCall()
+	s := a.waitKit
 	s.timer.Reset(time.Nanosecond)
 	s.box.open("7")
 	s.ticket.newest, s.course.served = "me:7|60000", true
 	require.True(t, s.box.put(Message{what: nextMessage, Number: "7"}))
-	q.putBack(s)
+	a.end(&Request{})
 	require.Empty(t, s.box.came)
 	require.False(t, s.box.put(Message{what: nextMessage, Number: "7"}))
 	require.False(t, s.box.put(Message{what: nextMessage}), "it waits for none")

@@ -155,10 +155,9 @@ func (a *acquisition) isStuck(err error) bool {
 	return a.ticket.moving.Until(now) >= movingFor
 }
 
-// retries counts failed tries.
+// retries counts failed tries, until one is answered.
 type retries struct {
 	failed  int           // in a row
-	late    int           // grants of the whole call that were over before they counted; foundTaken must not reset it
 	closing clock.Instant // when tries began to fail because the client seems closed; 0: they do not
 }
 

@@ -152,22 +152,23 @@ func (a *acquisition) begin(q *Request) state {
 
 // end ends the call's wait as others see it, and records how it went. If the call gives up, nothing of it stays in Redis.
 func (a *acquisition) end(q *Request) {
+	p, kit := a.path, a.waitKit
 	if a.waitsSince != 0 {
-		a.path.lock.EndWait(&a.blocked)
+		p.lock.EndWait(&a.blocked)
 	}
-	if a.ticket.seat != nil {
-		a.path.anchor.contention().line.leave(a.ticket.seat)
+	if kit.ticket.seat != nil {
+		p.anchor.contention().line.leave(kit.ticket.seat)
 	}
 	if !a.won() {
 		a.leave()
 	}
-	a.path.whole().active.Store(nil)
-	if m := a.box.open(""); a.won() && m.granted > 0 { // it came after the last read
+	p.whole().active.Store(nil)
+	if m := kit.box.open(""); a.won() && m.granted > 0 { // it came after the last read
 		a.hold.GrantAgain()
 	}
 	a.listener.Close()
 	q.Woken = a.course.wakeups
-	switch c := &a.course; {
+	switch c := &kit.course; {
 	case c.served:
 		q.How = observe.HowGranted
 	case c.lapses != 0 && c.lapses <= a.sentAt:
@@ -175,7 +176,13 @@ func (a *acquisition) end(q *Request) {
 	case c.slept:
 		q.How = observe.HowFoundFree
 	}
-	a.path.all.putBack(a.waitKit)
+	kit.timer.Stop()
+	select {
+	case <-kit.box.came:
+	default:
+	}
+	kit.ticket, kit.course = ticket{}, course{}
+	p.all.kits.Put(kit)
 }
 
 // attempt is what all tries of a call share.

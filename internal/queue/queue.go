@@ -253,7 +253,7 @@ func (a *acquisition) sure() state {
 		what = passing | givenBack
 	case errors.Is(err, fault.Late):
 		what = notOwner
-		if a.retries.late++; a.retries.late > 1 {
+		if a.course.late++; a.course.late > 1 {
 			what |= repeated
 		}
 		return a.failed(stateSure, what, nil)
