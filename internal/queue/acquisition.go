@@ -114,7 +114,7 @@ func (a *acquisition) over() error {
 // minute at most, and not for a semaphore, where the expiry of the key means nothing.
 func (a *acquisition) foundTaken(seen clock.Instant, left time.Duration) {
 	a.retries = retries{}
-	a.note(nil)
+	a.lastFailure.Store(nil)
 	a.course.slept, a.course.lapses = true, 0
 	if left > 0 {
 		a.course.lapses = seen.Add(left)

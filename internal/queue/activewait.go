@@ -56,15 +56,6 @@ func (p *Path) Unavailable(why error, asked clock.Instant) (settled func()) {
 	return func() { p.whole().active.CompareAndSwap(noted, nil) }
 }
 
-// note notes why a try has failed; nil: it has not.
-func (w *activeWait) note(why error) {
-	if why != nil { // nil, which is usual, needs no allocation
-		w.lastFailure.Store(&failure{why: why})
-	} else if w.lastFailure.Load() != nil {
-		w.lastFailure.Store(nil)
-	}
-}
-
 // failing returns why Redis cannot be asked now whether the lock is free: the last try of the goroutine that asks has failed, or
 // the server, which was asked at asked, is silent. It returns nil if Redis can be asked.
 func (p *Path) failing(asked clock.Instant) error {

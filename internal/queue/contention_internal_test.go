@@ -41,12 +41,13 @@ func TestWhatACallNeededToWaitIsKeptAsNew(t *testing.T) {
 }
 
 func TestNoFailureTakesNoMemory(t *testing.T) {
-	var last activeWait
-	require.Zero(t, testing.AllocsPerRun(100, func() { last.note(nil) }))
-	last.note(fault.NoAnswer)
-	require.ErrorIs(t, last.lastFailure.Load().why, fault.NoAnswer)
-	last.note(nil)
-	require.Nil(t, last.lastFailure.Load())
+	a := newLock(t).waitingCall()
+	require.Zero(t, testing.AllocsPerRun(100, func() { a.foundTaken(a.sentAt, time.Minute) }))
+	a.failure, a.deadline = fault.NoAnswer, a.path.Clock.Now()
+	require.Error(t, a.recover(fault.NoAnswer), "its time is over")
+	require.ErrorIs(t, a.lastFailure.Load().why, fault.NoAnswer)
+	a.foundTaken(a.sentAt, time.Minute)
+	require.Nil(t, a.lastFailure.Load())
 }
 
 // A release says that no process tries without a ticket only if the server was asked at most 1.5 s before the hold was granted,

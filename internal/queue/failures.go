@@ -186,7 +186,11 @@ func (a *acquisition) recover(why error) error {
 		return a.failure
 	}
 	a.retries.failed++
-	a.note(a.failure)
+	var last *failure
+	if a.failure != nil {
+		last = &failure{why: a.failure}
+	}
+	a.lastFailure.Store(last)
 	if err := a.over(); err != nil {
 		return err
 	}
