@@ -195,7 +195,7 @@ func (r *Registry) makeKinds(s *settings) {
 	}
 	env := &hold.Env{
 		Clock: r.transport.Clock, Server: r.transport.Client, Schedule: r.background.Holds, NumberAt: len(r.queues.Values),
-		Demand:      func(c *protocol.Call) { r.queues.Demand(c, queue.Renews) },
+		Demand:      func(c *protocol.Call) { c.Replicas, c.Wrote = r.queues.Replicas, queue.Renews },
 		Log:         r.reports.dispatch.Log,
 		Unreachable: r.background.Orphans.Orphan,
 	}

@@ -44,7 +44,8 @@ type Call struct {
 	source          bool // the server does not know the script: its source is sent
 
 	Replicas *Replicas // the replicas that must have the write; nil: none
-	Wrote    func(c *Call, result rueidis.RedisResult) bool
+	// Wrote reports from the reply whether the call has written. It is used only with Replicas.
+	Wrote func(c *Call, result rueidis.RedisResult) bool
 }
 
 // Replicas says how many replicas must have a write before it counts, and within what time.

@@ -305,7 +305,7 @@ func (a *attempt) askAgain(p *transport.Wait, w protocol.Queueing, quick bool, d
 func (a *attempt) prepare(c *protocol.Call, w protocol.Queueing, quick bool) {
 	*c = a.path.Format.Obtain(a.bid(w), quick)
 	c.DropIfAbandoned = true
-	a.path.all.Demand(c, grants)
+	c.Replicas, c.Wrote = a.path.all.Replicas, grants
 	a.progress = max(a.progress, unanswered)
 }
 
@@ -420,7 +420,7 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 	}
 	p.Obtains, p.Since = false, of.Clock.Now() // one limit for all tries
 	end := p.Since.Add(p.Limit)
-	of.all.Demand(&c, Renews)
+	c.Replicas, c.Wrote = of.all.Replicas, Renews
 	for {
 		reply := of.all.Transport.Do(&p, &c)
 		n, err := protocol.Confirmed(reply.RedisResult)

@@ -216,7 +216,7 @@ type Settings struct {
 	Limit        time.Duration      // of a command
 	DefaultLimit bool               // Limit is the default, to which two round trips are added
 	Poll         time.Duration      // the poll interval
-	Replicas     *protocol.Replicas // nil: holds count at once
+	Replicas     *protocol.Replicas // that must acknowledge holds, see WithReplicas; nil: holds count at once
 }
 
 // CommandWait returns how long a command of the registry waits for its reply.
@@ -237,14 +237,6 @@ func grants(c *protocol.Call, result rueidis.RedisResult) bool {
 func Renews(_ *protocol.Call, result rueidis.RedisResult) bool {
 	n, err := result.AsInt64()
 	return err == nil && n > 0
-}
-
-// Demand makes a call wait for replicas, if the registry has WithReplicas. Wrote reports from the reply whether the call has
-// written.
-func (s *Settings) Demand(c *protocol.Call, wrote func(*protocol.Call, rueidis.RedisResult) bool) {
-	if s.Replicas != nil {
-		c.Replicas, c.Wrote = s.Replicas, wrote
-	}
 }
 
 // acknowledging returns how long a renewal may wait for replicas.

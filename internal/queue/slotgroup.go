@@ -265,10 +265,10 @@ func (g slotGroup) ask(p *transport.Wait) (r groupReply) {
 	all := g[0].path.all
 	c := g[0].path.Format.ObtainAll(bids)
 	c.DropIfAbandoned = true
-	all.Demand(&c, func(_ *protocol.Call, result rueidis.RedisResult) bool {
+	c.Replicas, c.Wrote = all.Replicas, func(_ *protocol.Call, result rueidis.RedisResult) bool {
 		_, taken, err := protocol.Tokens(result, len(bids))
 		return err == nil && taken == 0
-	})
+	}
 	for first := true; ; first = false {
 		r.Reply = all.Transport.Do(p, &c)
 		if r.tokens, r.taken, r.err = protocol.Tokens(r.RedisResult, len(bids)); first {
