@@ -396,23 +396,9 @@ func (p *Path) Unanswered(ctx context.Context, failFast bool, sent clock.Instant
 	return w.Over(p.Clock)
 }
 
-// confirmGrant confirms a grant that may be over, or whose reply came late. The hold's lease counts from the confirmation.
+// confirmGrant renews the hold of a grant that may be over, or whose reply came late. The hold's lease counts from the last
+// renewal.
 func (a *attempt) confirmGrant(deadline clock.Instant, doubtful bool) error {
-	h := a.hold
-	sent, granted, err := a.confirm(deadline, doubtful)
-	if granted && h.Grant(sent, a.path.Clock.Now()) {
-		a.win(sent)
-		return nil
-	}
-	h.SetMayArrive(true) // the key may be there in any case
-	if granted {
-		return fault.Late
-	}
-	return err
-}
-
-// confirm renews a hold for confirmGrant, and returns when the last renewal was sent.
-func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Instant, granted bool, err error) {
 	of, h := a.path, a.hold
 	p, c := a.commandWait(deadline), of.Format.Renew(of.Key, h.Value(), h.Term())
 	if of.Format.Fencing { // a token from a former master would be worthless
@@ -426,15 +412,21 @@ func (a *attempt) confirm(deadline clock.Instant, doubtful bool) (sent clock.Ins
 		n, err := protocol.Confirmed(reply.RedisResult)
 		h.Draw(uint64(max(n, 0)))
 		switch {
-		case err == nil && reply.ReplicaErr != nil:
-			return reply.Sent, false, a.giveBack(reply.ReplicaErr)
-		case err == nil && reply.Late && !reply.Doubtful && n > 0 && reply.Came < end && a.ctx.Err() == nil:
-			// The round trip is long, or this process stood still, but the server is not suspect: ask it again.
-		case err == nil && (reply.Late || n <= 0), err == nil && doubtful && !reply.Fresh:
-			return reply.Sent, false, fault.Late // the former master may answer again
+		case err != nil:
+		case reply.ReplicaErr != nil:
+			err = a.giveBack(reply.ReplicaErr)
+		case reply.Late && !reply.Doubtful && n > 0 && reply.Came < end && a.ctx.Err() == nil:
+			continue // the round trip is long, or this process stood still, but the server is not suspect: ask it again
+		case reply.Late, n <= 0, doubtful && !reply.Fresh: // the former master may answer again
+			err = fault.Late
+		case h.Grant(reply.Sent, of.Clock.Now()):
+			a.win(reply.Sent)
+			return nil
 		default:
-			return reply.Sent, err == nil, err
+			err = fault.Late
 		}
+		h.SetMayArrive(true) // the key may be there in any case
+		return err
 	}
 }
 
