@@ -43,29 +43,23 @@ func TooShort(t *lease.Term, way *transport.Node) error {
 	return fault.AsLasting(fmt.Errorf("a lease of %v is too short: %v, and it must be at least %v", t.Length, trip, least))
 }
 
-// tooFar returns an error if a command must not be sent because the server is far away: the lease is too short to be of use, or
-// the reply would come after the call is over. The key that such a command obtained would belong to nobody, and keep others out
-// until its removal arrives. In the second case tooFar waits for the end of the call, and useless says why the call fails.
-func (p *Path) tooFar(w *transport.Wait, t *lease.Term) (useless, err error) {
-	way := p.Node()
-	if err := TooShort(t, way); err != nil {
-		return nil, err
-	}
-	trip := way.RoundTrip()
-	if left := w.Left(p.Clock); trip.Useless(left) {
-		way.Relearn()
-		useless, err = tooLittleTime(trip), p.all.outwait(w.Ctx, left)
-	}
-	return useless, err
-}
-
-// tooFar does the same for a try. The error tells the caller only that Redis could not be asked.
-func (a *attempt) tooFar(p *transport.Wait) error {
-	useless, err := a.path.tooFar(p, a.hold.Term())
-	if useless == nil || err != nil {
+// tooFar returns an error if a try must not be sent because the server is far away: the lease is too short to be of use, or the
+// reply would come after the call is over. The key that such a try obtained would belong to nobody, and keep others out until its
+// removal arrives. In the second case tooFar waits for the end of the call.
+func (a *attempt) tooFar(w *transport.Wait) error {
+	way := a.path.Node()
+	if err := TooShort(a.hold.Term(), way); err != nil {
 		return err
 	}
-	return a.outwaited(useless)
+	trip, left := way.RoundTrip(), w.Left(a.path.Clock)
+	if !trip.Useless(left) {
+		return nil
+	}
+	way.Relearn()
+	if err := a.path.all.outwait(w.Ctx, left); err != nil {
+		return err
+	}
+	return a.outwaited(tooLittleTime(trip))
 }
 
 // outwaited returns the error of a call that has sent nothing more, and has waited until its end.
@@ -104,9 +98,18 @@ func (p *Path) tooFarFor(h *hold.Hold, w *transport.Wait, asked *lease.Term) err
 	if w.Ctx.Err() != nil || !h.Valid() {
 		return nil //nolint:nilerr // the renewal itself fails at once
 	}
-	useless, err := p.tooFar(w, asked)
-	switch {
-	case useless == nil || err != nil:
+	way := p.Node()
+	if err := TooShort(asked, way); err != nil {
+		return err
+	}
+	trip, left := way.RoundTrip(), w.Left(p.Clock)
+	if !trip.Useless(left) {
+		return nil
+	}
+	way.Relearn()
+	useless := tooLittleTime(trip)
+	switch err := p.all.outwait(w.Ctx, left); {
+	case err != nil:
 		return err
 	case !h.Valid():
 		return fault.WithEnd(w.Ctx, h.RenewErr(asked != nil))
