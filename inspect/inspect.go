@@ -127,6 +127,9 @@ func (i *Inspector) inspect(ctx context.Context, path string) (Lock, error) {
 // and Redis has a list of these registries. Keys that are not locks are left out, as are plain locks whose holder's name does not
 // follow the pattern of this library, Spring or Redisson.
 //
+// The lock "shop:eu:42" of a registry with the prefix "shop:eu" is also one of the prefix "shop", with the path "eu:42". An
+// inspector of "shop" finds its holders, but not its fencing tokens, and calls in its queue only if the path has a hash tag.
+//
 // SCAN goes through all keys of the database, in steps that take at most about two milliseconds of the server's time. The first
 // 125 000 keys take a fraction of a second, without pauses. Further steps are spread out to take a tenth of one of the server's
 // cores, by its own clock. The caller should also pause between passes.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,6 +14,7 @@ import (
 	"github.com/lockregistry/lockregistry/internal/keyspace"
 	"github.com/lockregistry/lockregistry/internal/presence"
 	"github.com/lockregistry/lockregistry/internal/protocol"
+	"github.com/lockregistry/lockregistry/internal/readonly"
 	"github.com/lockregistry/lockregistry/internal/seam"
 	"github.com/lockregistry/lockregistry/observe"
 )
@@ -91,7 +93,7 @@ func (l *listing) known() (keys []string) {
 	add := func(path string) { keys = append(keys, l.reader.Prefix+":"+path) }
 	_ = l.reader.Records(l.ctx, registries, func(i int, found presence.Record, from presence.Identity) {
 		if from.Registry != "" { // else there is no record any more
-			l.records[registries[i]] = record{observe.Label(from), found.Locks, found.Silent()}
+			l.records[registries[i]] = record{label: observe.Label(from), locks: found.Locks, silent: found.Silent()}
 		}
 		for _, lock := range found.Locks {
 			add(lock.Path)
@@ -184,6 +186,7 @@ type record struct {
 	label  observe.Label
 	locks  []presence.Lock
 	silent time.Duration // see presence.Record.Silent
+	nested bool          // the registry's prefix is longer than the reader's
 }
 
 // addRecords adds to infos what the records of the holders' and waiters' registries say. Known has the records that were read
@@ -191,23 +194,34 @@ type record struct {
 func (r *reader) addRecords(ctx context.Context, infos []Lock, known map[string]record) error {
 	known[r.Label.Registry] = record{label: r.Label}
 	var registries []string
-	want := func(registry string) {
+	keys := map[string]string{} // by registry of this library: one of those that it holds or waits for
+	want := func(registry, key string, ours bool) {
 		if _, ok := known[registry]; !ok && !protocol.IsCut(registry) {
 			known[registry] = record{}
 			registries = append(registries, registry)
+			if ours {
+				keys[registry] = key
+			}
 		}
 	}
 	for i := range infos {
 		for k := range infos[i].Holders {
-			want(infos[i].Holders[k].Label.Registry)
+			h := &infos[i].Holders[k]
+			want(h.Label.Registry, infos[i].Key, !h.Since.IsZero())
 		}
 		for k := range infos[i].Waiters {
-			want(infos[i].Waiters[k].Registry)
+			want(infos[i].Waiters[k].Registry, infos[i].Key, true)
 		}
 	}
 	err := r.Records(ctx, registries, func(i int, found presence.Record, from presence.Identity) {
-		known[registries[i]] = record{observe.Label(from), found.Locks, found.Silent()}
+		known[registries[i]] = record{label: observe.Label(from), locks: found.Locks, silent: found.Silent()}
+		if from.Registry != "" {
+			delete(keys, registries[i])
+		}
 	})
+	if err == nil {
+		err = r.addNested(ctx, keys, known)
+	}
 	if err != nil {
 		return err
 	}
@@ -216,6 +230,49 @@ func (r *reader) addRecords(ctx context.Context, infos []Lock, known map[string]
 	}
 	r.addPulses(ctx, infos, known)
 	return nil
+}
+
+// addNested looks for the records of registries under longer prefixes. A registry with the prefix "shop:eu" has the lock
+// "shop:eu:42", which the prefix "shop" has, too, as "eu:42", but no record under "shop". Its prefix is the beginning of each of
+// its keys: so keys, which has one of each registry, is enough.
+func (r *reader) addNested(ctx context.Context, keys map[string]string, known map[string]record) error {
+	registries := map[string][]string{} // by longer prefix
+	for registry, key := range keys {
+		for i := len(r.Prefix) + 1; i < len(key); i++ {
+			if key[i] == ':' {
+				registries[key[:i]] = append(registries[key[:i]], registry)
+			}
+		}
+	}
+	var mu sync.Mutex // guards known and failure
+	var failure error
+	var reads sync.WaitGroup // at once, since there may be as many prefixes as keys: the client sends them in one pipeline
+	for prefix, some := range registries {
+		reads.Go(func() {
+			longer := readonly.Reader{
+				Prefix: prefix, Sharded: r.Sharded, Cluster: r.Cluster, Clock: r.Clock, Client: r.Client,
+				Transport: r.Transport, Calls: r.Calls, Apart: r.Apart,
+			}
+			err := longer.Records(ctx, some, func(i int, found presence.Record, from presence.Identity) {
+				if from.Registry == "" {
+					return
+				}
+				for k := range found.Locks {
+					found.Locks[k].Path = prefix[len(r.Prefix)+1:] + ":" + found.Locks[k].Path
+				}
+				mu.Lock()
+				known[some[i]] = record{observe.Label(from), found.Locks, found.Silent(), true}
+				mu.Unlock()
+			})
+			if err != nil && !readonly.Forbidden(err) { // the user may be permitted to read some prefixes only
+				mu.Lock()
+				failure = err
+				mu.Unlock()
+			}
+		})
+	}
+	reads.Wait()
+	return failure
 }
 
 // addRecord puts what is known into a lock's information.
@@ -254,6 +311,7 @@ func (r *reader) addRecord(info *Lock, known map[string]record) {
 		var locks []presence.Lock
 		w.Label, locks, w.Behind, w.BehindSince = of(w.Registry)
 		w.Standby = slices.ContainsFunc(locks, func(l presence.Lock) bool { return l.Standby })
+		w.Gone = w.Gone && !known[w.Registry].nested // it listens to a channel of its own prefix, which was not asked about
 	}
 }
 

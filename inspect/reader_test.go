@@ -19,6 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	own   = "00000000-0000-0000-0000-000000000001"
 	other = "00000000-0000-0000-0000-000000000002"
+	third = "00000000-0000-0000-0000-000000000003"
 )
 
 func readerOf(t *testing.T) (*reader, *miniredis.Miniredis) {
@@ -74,6 +75,53 @@ func TestReader_Lock(t *testing.T) {
 	free, err := r.Lock(t.Context(), "p:free")
 	require.NoError(t, err)
 	require.Equal(t, Lock{Path: "free", Key: "p:free", Layout: observe.LayoutSpring}, free)
+}
+
+// A lock of a prefix that begins with the reader's belongs to both. Its holder's record is under the longer one.
+func TestReader_ARecordUnderALongerPrefix(t *testing.T) {
+	r, server := readerOf(t)
+	const record = `{"host":"h","pid":7,"locks":[
+		{"path":"x:42","hold":"1795310000000000","since":5,"lease":30000},{"path":"{q}","waiting":3}]}`
+	for prefix, registry := range map[string]string{"p:eu": other, "p": third} {
+		require.NoError(t, server.Set(presence.Key(prefix, registry), record))
+	}
+	for key, value := range map[string]string{
+		"p:eu:x:42": other + ":1795310000000000", "p:eu:x:43": other + ":1795310000000001", "p:b": third + ":1",
+	} {
+		require.NoError(t, server.Set(key, value))
+		server.SetTTL(key, 29*time.Second)
+	}
+	require.NoError(t, server.Set("p:eu:{q}", third+":1"))
+	_, err := server.ZAdd("p:eu:{q}:waiters", 1, other+":1795310000000002|7")
+	require.NoError(t, err)
+
+	found := map[string]Lock{}
+	for info, err := range (&Inspector{reader: *r}).Locks(t.Context()) {
+		require.NoError(t, err)
+		found[info.Path] = info
+		alone, err := r.Lock(t.Context(), info.Key)
+		require.NoError(t, err)
+		require.Equal(t, alone.Holders[0].Label, info.Holders[0].Label)
+	}
+	require.Len(t, found, 4)
+	theirs := observe.Label{Registry: other, Host: "h", PID: 7}
+	require.Equal(t, theirs, found["eu:x:42"].Holders[0].Label)
+	require.Equal(t, theirs, found["eu:x:43"].Holders[0].Label)
+	require.Equal(t, 30*time.Second, found["eu:x:42"].Holders[0].Renewed)
+	require.Equal(t, theirs, found["eu:{q}"].Waiters[0].Label)
+	require.Equal(t, 3, found["eu:{q}"].Waiters[0].Behind)
+	require.False(t, found["eu:{q}"].Waiters[0].Gone, "it listens to the channel of its prefix")
+	require.Equal(t, third, found["b"].Holders[0].Label.Registry)
+}
+
+// A dead holder has no record under any prefix.
+func TestReader_NoRecordUnderALongerPrefix(t *testing.T) {
+	r, server := readerOf(t)
+	require.NoError(t, server.Set("p:eu:42", other+":1795310000000000"))
+	require.NoError(t, server.Set(presence.Key("p:eu", third), `{"host":"h","pid":7}`))
+	info, err := r.Lock(t.Context(), "p:eu:42")
+	require.NoError(t, err)
+	require.False(t, info.Holders[0].Label.Known())
 }
 
 func TestLocks_TellOfLocksOnly(t *testing.T) {

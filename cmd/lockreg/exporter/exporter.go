@@ -15,7 +15,8 @@
 //   - lockregistry_fleet_look_timestamp_seconds: when the last look that succeeded ended
 //   - lockregistry_fleet_look_duration_seconds: how long it took
 //
-// Each has one label, lockregistry_prefix.
+// Each has one label, lockregistry_prefix. A lock of two prefixes, such as "shop:eu:42" of "shop" and of "shop:eu", counts for
+// the longer one.
 package exporter
 
 import (
@@ -142,7 +143,9 @@ func (e *Exporter) look(ctx context.Context) []sight {
 			seen[found.Of].failed = err
 			continue
 		}
-		seen[found.Of].add(&found.Lock, time.Now())
+		if !e.nested(found.Of, found.Lock.Key) {
+			seen[found.Of].add(&found.Lock, time.Now())
+		}
 	}
 	var crowded []int
 	for i := range seen {
@@ -161,6 +164,13 @@ func (e *Exporter) look(ctx context.Context) []sight {
 		seen[i].at, seen[i].took = at, at.Sub(began)
 	}
 	return seen
+}
+
+// nested reports whether a key of a prefix is also one of a longer prefix, for which it is counted.
+func (e *Exporter) nested(of int, key string) bool {
+	return slices.ContainsFunc(e.prefixes, func(other string) bool {
+		return len(other) > len(e.prefixes[of]) && strings.HasPrefix(key, other+":")
+	})
 }
 
 // add counts one lock.

@@ -168,6 +168,25 @@ func TestExporter(t *testing.T) {
 	})
 }
 
+// A lock of a prefix that begins with another one is counted once, for the longer prefix.
+func TestExporter_LongerPrefix(t *testing.T) {
+	lock := func(path, key string) inspect.Lock {
+		return inspect.Lock{Path: path, Key: key, HolderCount: 1, Holders: []inspect.Holder{{Lease: -1}}}
+	}
+	exported(t, map[string]*fake{
+		"shop": {locks: []inspect.Lock{
+			lock("42", "shop:42"), lock("eu:42", "shop:eu:42"), lock("eu", "shop:eu"), lock("europe:42", "shop:europe:42"),
+		}},
+		"shop:eu": {locks: []inspect.Lock{lock("42", "shop:eu:42")}},
+	}, func(t *testing.T, scrape func() string, _ *strings.Builder) {
+		synctest.Wait()
+		for _, name := range []string{"holds", "holds_without_expiry"} {
+			require.Contains(t, scrape(), "lockregistry_fleet_"+name+"{lockregistry_prefix=\"shop\"} 3\n")
+			require.Contains(t, scrape(), "lockregistry_fleet_"+name+"{lockregistry_prefix=\"shop:eu\"} 1\n")
+		}
+	})
+}
+
 // While a look fails nothing is told that was true before, and the log says it once.
 func TestExporter_Failures(t *testing.T) {
 	source := &fake{}
