@@ -79,6 +79,9 @@ about the same time, only one runs it. A command that fails counts, too. One
 that cannot be started does not: the lock is released, so that another machine
 can run the job.
 
+If Ctrl-C ends the command or the wait, lockreg dies of SIGINT, too, so that a
+script does not go on.
+
 Exit codes: the command's own; 128 + n if signal n ended the command or the
 wait; 64 a mistake on the command line; 69 Redis cannot be used; 70 the lock was
 lost while the command ran; 75, or --conflict-code, the lock was not obtained;

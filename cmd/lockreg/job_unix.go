@@ -134,7 +134,10 @@ func (r *runner) supervise(
 
 	j := &job{runner: r, hold: hold, box: box, guard: guard, terminal: findTerminal()}
 	defer func() { j.guard.dismiss() }() // the guard at that time
-	defer j.terminal.take()
+	defer func() {
+		r.struck.group = j.terminal.given
+		j.terminal.take()
+	}()
 	if err := j.start(); err != nil {
 		return 0, false, err
 	}

@@ -55,6 +55,8 @@ type runner struct {
 	conflictCode             int
 
 	log *slog.Logger
+
+	struck strike // what lockreg ends by, once all else has ended
 }
 
 // key is the lock's key in Redis.
@@ -89,7 +91,9 @@ func (a *app) runCommand() *cobra.Command {
 			if err := r.check(waits, cmd.Flags().Changed("once")); err != nil {
 				return err
 			}
-			return r.run(cmd.Context())
+			err := r.run(cmd.Context())
+			r.struck.pass()
+			return err
 		},
 	}
 	flags := cmd.Flags()
@@ -187,12 +191,12 @@ func (r *runner) run(ctx context.Context) (err error) {
 	registry, _, closeAll, err := r.registry(waiting, r.prefix, opts...)
 	if err != nil {
 		cancel()
-		return signalled(waiting, err)
+		return r.signalled(waiting, err)
 	}
 	defer closeAll()
 	hold, err := r.acquire(waiting, registry)
 	cancel()
-	if err = signalled(waiting, err); err == nil {
+	if err = r.signalled(waiting, err); err == nil {
 		if err = r.lengthen(ctx, hold); err == nil {
 			return r.under(ctx, hold, box)
 		}
@@ -307,6 +311,7 @@ func (r *runner) under(ctx context.Context, hold *lockregistry.Hold, box *inbox)
 	case lost:
 		return exit{exitLost, fmt.Errorf("%s: the lock was lost while the command ran", r.key())}
 	case status.Signaled():
+		r.struck.signal = status.Signal()
 		return exit{exitSignal + int(status.Signal()), nil}
 	case status.ExitStatus() != 0:
 		return exit{status.ExitStatus(), nil}
@@ -360,8 +365,9 @@ func look(name string) (string, error) {
 }
 
 // signalled is the error for a wait that a signal has ended, else err.
-func signalled(ctx context.Context, err error) error {
+func (r *runner) signalled(ctx context.Context, err error) error {
 	if s, ok := errors.AsType[signalError](context.Cause(ctx)); ok {
+		r.struck.signal = s.signal
 		return exit{exitSignal + int(s.signal), nil}
 	}
 	return err

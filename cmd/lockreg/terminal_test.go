@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -103,6 +104,46 @@ func TestRunTerminal(t *testing.T) {
 	// In the background it waits for the terminal, and gets it with lockreg.
 	shell.after(t, "$LOCKREG run shop a -- sh -c 'echo rea''dy; read x; echo got-$x' &\n", "ready")
 	shell.after(t, "fg\nfive\n", "got-five")
+}
+
+// Ctrl-C ends the script that has started lockreg, whether or not the command has the terminal.
+func TestRunTerminalInScript(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	shell := startSession(t, s.url)
+	script := filepath.Join(t.TempDir(), "script")
+	write := func(text string) {
+		require.NoError(t, os.WriteFile(script, []byte(text+"\necho went-on-$?\n"), 0o600))
+	}
+	const command = "$LOCKREG run shop a -- sh -c 'echo ready >/dev/tty; exec sleep 60'"
+	for _, run := range []string{command, command + " </dev/null"} {
+		write(run)
+		for _, sh := range []string{"bash", "dash"} {
+			shell.after(t, sh+" "+script+"\n", "ready")
+			shell.after(t, "\x03", "prompt2>")
+			assert.NotContains(t, shell.out.String(), "went-on", "%s: %s", sh, run)
+			eventually(t, "the lock is free", func() bool { return !s.has(t, "shop:a") })
+		}
+	}
+
+	// So does Ctrl-\, but with bash, which ignores it.
+	write(command)
+	shell.after(t, "dash "+script+"\n", "ready")
+	shell.after(t, "\x1c", "prompt2>")
+	assert.NotContains(t, shell.out.String(), "went-on")
+
+	// A command that ends with a code of its own has dealt with the key.
+	write("$LOCKREG run shop a -- sh -c 'trap \"exit 3\" INT; echo ready; while :; do sleep 0.05; done'")
+	shell.after(t, "bash "+script+"\n", "ready")
+	shell.after(t, "\x03", "went-on-3")
+
+	// While lockreg waits for the lock.
+	s.Command(t, "SET", "shop:a", "5f0c6f0e-1f4e-4d6c-9d5a-2f3e6f1a7b11", "PX", "600000")
+	write("$LOCKREG run shop a -- echo ready")
+	shell.press(t, "bash "+script+"\n")
+	eventually(t, "it waits", func() bool { return s.waiters(t, "shop", "a") == 1 })
+	shell.after(t, "\x03", "prompt2>")
+	assert.Equal(t, 1, strings.Count(shell.out.String(), "went-on"))
 }
 
 // The lock is lost while all is stopped. What goes on then is only the end.
