@@ -101,9 +101,11 @@ func (g *gate) rights(r *http.Request) right {
 	return granted
 }
 
+// cookie makes a cookie that comes along when a link on another site, as in a chat, is followed, too: a GET changes nothing. It
+// does not with a POST of another site, nor with a GET that only loads something into its page.
 func (g *gate) cookie(value string, age int) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // Secure if the page is reached by HTTPS; not needed on loopback
-		Name: g.name, Value: value, Path: g.root, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: g.secure,
+		Name: g.name, Value: value, Path: g.root, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: g.secure,
 	}
 }
 
