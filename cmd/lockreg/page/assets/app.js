@@ -10,6 +10,8 @@ import { later } from "./pump.js";
 import { deadlocks, findStuck, losses } from "./stuck.js";
 import { lose } from "./trails.js";
 
+let source = null; // the stream; null: none is wanted, as nobody sees the page
+let resting = false; // there was none until now
 let connected = false;
 let silent = 0; // since when Redis does not answer, by the server's clock; 0: it does
 let mute = ""; // what does not: Redis, or some of its masters
@@ -24,6 +26,7 @@ const handlers = {
     serve(data.prefixes);
     rights(data);
     connected = true;
+    resting = false;
     silent = 0; // or it is told next
     began = Date.now();
     chartsBegan(data.history);
@@ -76,9 +79,10 @@ const handlers = {
 };
 
 function connect() {
-  const source = new EventSource("events");
+  const stream = new EventSource("events");
+  source = stream;
   for (const name of Object.keys(handlers)) {
-    source.addEventListener(name, (event) => {
+    stream.addEventListener(name, (event) => {
       if (name === "tick") {
         // Read before it waits for its turn, as it tells how old things are.
         const at = /"at":(\d+)/.exec(event.data);
@@ -87,11 +91,12 @@ function connect() {
       later(() => handlers[name](JSON.parse(event.data)));
     });
   }
-  source.addEventListener("error", async () => {
+  stream.addEventListener("error", async () => {
     connected = false;
+    resting = false;
     age();
-    if (source.readyState !== EventSource.CLOSED) return; // the browser tries again
-    source.close();
+    if (stream.readyState !== EventSource.CLOSED) return; // the browser tries again
+    stream.close();
     try {
       const answer = await fetch("lock?path=");
       if (answer.status === 401) {
@@ -101,8 +106,28 @@ function connect() {
     } catch {
       // Not there: try again below.
     }
-    setTimeout(connect, 3000);
+    setTimeout(() => {
+      if (source === stream) connect(); // else the page was hidden meanwhile
+    }, 3000);
   });
+}
+
+// A browser has six connections to a server for all of its tabs, and a stream takes one for as long as it lasts. So a tab that
+// nobody sees gives its own back.
+const REST = 10_000; // ms
+let hiding = 0; // the timer
+
+function seen() {
+  clearTimeout(hiding);
+  if (document.hidden) hiding = setTimeout(rest, REST);
+  else if (source === null) connect();
+}
+
+function rest() {
+  source.close();
+  source = null;
+  connected = false;
+  resting = true;
 }
 
 // ---------- what changes by itself ----------
@@ -117,7 +142,7 @@ function age() {
   if (clock.lastPass > 0) text = old < 10_000 ? `${(Math.max(0, old) / 1000).toFixed(1)} s old` : `${duration(old)} old`;
   if (current) text = `live, ${text}`;
   else if (connected && clock.lastPass > 0 && found > 0) text = `${text}, ${reading}`;
-  else if (!connected && clock.lastPass > 0) text = `connection lost, ${text}`;
+  else if (!connected && clock.lastPass > 0) text = `${resting ? "connecting" : "connection lost"}, ${text}`;
   if (connected && silent > 0) text = `${mute}; last seen ${duration(serverNow() - silent)} ago`;
   write($("age"), text);
 }
@@ -130,3 +155,5 @@ setInterval(() => {
 }, 1000);
 measure();
 connect();
+document.addEventListener("visibilitychange", seen);
+seen(); // it may have been opened behind another one

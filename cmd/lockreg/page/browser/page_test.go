@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -207,6 +209,41 @@ func TestServerIsAwayForAWhile(t *testing.T) {
 	b.await(`!` + row("a"))
 	b.await(row("b"))
 	b.text("#age", "live")
+}
+
+// A tab that nobody sees keeps no connection: a browser has six for all of its tabs.
+func TestHiddenTabsKeepNoConnection(t *testing.T) {
+	source := &fake{}
+	source.set(made("a", 0), made("b", 0))
+	var streams atomic.Int32
+	h := handler(t, source)
+	server := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/events") {
+			streams.Add(1)
+			defer streams.Add(-1)
+		}
+		h.ServeHTTP(w, r)
+	}), "127.0.0.1:0")
+	b := open(t, "http://"+server.Addr+"/", 1200, 900)
+	b.text("#age", "live")
+	hide := func(hidden bool) {
+		value[bool](b, fmt.Sprintf(`Object.defineProperty(document, "hidden", { configurable: true, get: () => %t }),
+			document.dispatchEvent(new Event("visibilitychange"))`, hidden))
+	}
+	hide(true)
+	hide(false)
+	hide(true)
+	for deadline := time.Now().Add(limit); streams.Load() > 0; <-time.After(10 * time.Millisecond) {
+		require.True(t, time.Now().Before(deadline), "the stream goes on")
+	}
+	b.text("#age", "connecting")
+	require.NoError(t, source.ForceUnlockHolder(t.Context(), "a", ""))
+	hide(false)
+	b.text("#age", "live")
+	b.await(`!` + row("a"))
+	hide(false)
+	require.EqualValues(t, 1, streams.Load())
+	b.quiet()
 }
 
 func TestTroubleIsShown(t *testing.T) {
