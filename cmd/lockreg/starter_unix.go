@@ -7,7 +7,10 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strconv"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // starter is a process that waits until it may become the command. So the command's process group exists, and the guard knows
@@ -22,16 +25,12 @@ type starter struct {
 	why *os.File // an error number, when the command cannot be run; nothing when it is the command
 }
 
-// starterName is the first word of its command line; the program and the arguments of the command follow.
+// starterName is the first word of its command line. The descriptors of its ends of the pipes follow, then the program and the
+// arguments of the command.
 const starterName = "command-starter"
 
-// The starter's ends of the pipes.
-const (
-	sayDescriptor = 3
-	whyDescriptor = 4
-)
-
-// prepareCommand starts a starter.
+// prepareCommand starts a starter. Its ends of the pipes keep their numbers, which were free: the command gets all files that
+// lockreg was started with, such as that of "3>log", or those of make's job server.
 func prepareCommand(program string, args, env []string, attr *syscall.SysProcAttr) (*starter, error) {
 	self, err := myself()
 	if err != nil {
@@ -49,10 +48,18 @@ func prepareCommand(program string, args, env []string, attr *syscall.SysProcAtt
 	}
 	defer func() { _ = whyWrite.Close() }()
 	s := &starter{say: say, why: why}
-	words := append([]string{starterName, program}, args...)
-	s.pid, err = syscall.ForkExec(self, words, &syscall.ProcAttr{ //nolint:gosec // this program
-		Env: env, Files: []uintptr{0, 1, 2, sayRead.Fd(), whyWrite.Fd()}, Sys: attr,
-	})
+	ends := []int{int(sayRead.Fd()), int(whyWrite.Fd())}
+	words := append([]string{starterName, strconv.Itoa(ends[0]), strconv.Itoa(ends[1]), program}, args...)
+	for _, end := range ends { // no other goroutine starts processes
+		if _, err = unix.FcntlInt(uintptr(end), unix.F_SETFD, 0); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		s.pid, err = syscall.ForkExec(self, words, &syscall.ProcAttr{ //nolint:gosec // this program
+			Env: env, Files: []uintptr{0, 1, 2}, Sys: attr,
+		})
+	}
 	if err != nil {
 		_ = say.Close()
 		_ = why.Close()
@@ -90,10 +97,10 @@ func (s *starter) reap() {
 }
 
 // becomeCommand is the main function of the starter. It returns if there is no command to become.
-func becomeCommand(program string, args []string) {
-	say, why := os.NewFile(sayDescriptor, "say"), os.NewFile(whyDescriptor, "why")
-	syscall.CloseOnExec(sayDescriptor)
-	syscall.CloseOnExec(whyDescriptor)
+func becomeCommand(sayEnd, whyEnd int, program string, args []string) {
+	say, why := os.NewFile(uintptr(sayEnd), "say"), os.NewFile(uintptr(whyEnd), "why")
+	syscall.CloseOnExec(sayEnd)
+	syscall.CloseOnExec(whyEnd)
 	if n, _ := say.Read(make([]byte, 1)); n == 0 {
 		return
 	}
@@ -108,8 +115,13 @@ func attend(args []string) bool {
 	switch {
 	case len(args) == 1 && args[0] == guardName:
 		guardGroup(os.Stdin)
-	case len(args) > 2 && args[0] == starterName:
-		becomeCommand(args[1], args[2:])
+	case len(args) > 4 && args[0] == starterName:
+		say, err1 := strconv.Atoi(args[1])
+		why, err2 := strconv.Atoi(args[2])
+		if err1 != nil || err2 != nil {
+			return false
+		}
+		becomeCommand(say, why, args[3], args[4:])
 	default:
 		return false
 	}
