@@ -305,6 +305,9 @@ func (j *job) pass(s syscall.Signal) {
 		}
 	default:
 		j.tell(s)
+		if s != unix.SIGUSR1 && s != unix.SIGUSR2 { // it is to end, and a process that is stopped cannot
+			j.resume()
+		}
 	}
 }
 
