@@ -96,6 +96,9 @@ func (s *serving) options() ([]page.Option, error) {
 	if time.Duration(s.every) < leastEvery {
 		return nil, usage("--every is %v: it must be %v at least", time.Duration(s.every), leastEvery)
 	}
+	if i := slices.IndexFunc(s.hosts, notAName); i >= 0 {
+		return nil, usage("--host is %q: it is a name alone, without a scheme, port or path", s.hosts[i])
+	}
 	encrypted := s.cert != ""
 	if encrypted != (s.key != "") {
 		return nil, usage("--tls-cert and --tls-key need each other")
@@ -139,6 +142,12 @@ func (s *serving) options() ([]page.Option, error) {
 		options = append(options, page.WithTokens(view, release, encrypted || s.behindProxy))
 	}
 	return options, nil
+}
+
+// notAName reports whether a host is written with more than its name, or address: no request would name such a host.
+func notAName(host string) bool {
+	_, _, err := net.SplitHostPort(host)
+	return err == nil || strings.Contains(host, "/")
 }
 
 // prefixes checks the arguments of a command for one prefix or more.

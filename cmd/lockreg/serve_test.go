@@ -72,6 +72,9 @@ func TestServeRefusesWhatIsNotSafe(t *testing.T) {
 		{"--view-token-file /nowhere", "no such file"},
 		{"--view-token " + viewToken, "unknown flag"},
 		{"--root locks", "slash"},
+		{"--host locks.example --host locks.example:8443", `"locks.example:8443": it is a name alone`},
+		{"--host [2001:db8::1]:8443", "it is a name alone"},
+		{"--host https://locks.example", "it is a name alone"},
 	} {
 		var said bytes.Buffer
 		a := &app{in: strings.NewReader(""), out: io.Discard, err: &said}
@@ -80,6 +83,14 @@ func TestServeRefusesWhatIsNotSafe(t *testing.T) {
 		assert.Contains(t, said.String(), try.want, try.flags)
 		assert.NotContains(t, said.String(), "secret", try.flags)
 	}
+}
+
+func TestServeTakesNamesAndAddresses(t *testing.T) {
+	s := &serving{
+		listen: "127.0.0.1:8080", root: "/", every: defaultEvery, hosts: []string{"locks.example", "2001:db8::1", "[2001:db8::1]"},
+	}
+	_, err := s.options()
+	require.NoError(t, err)
 }
 
 func TestServeLogsJSON(t *testing.T) {
