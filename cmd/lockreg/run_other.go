@@ -12,6 +12,9 @@ func (a *app) runCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "run",
 		Short: "Run a command under a lock; not on this system",
+
+		DisableFlagParsing: true, // no flag is known, and none is the mistake
+
 		RunE: func(*cobra.Command, []string) error {
 			return errors.New("run needs process groups and signals, which this system does not have")
 		},
