@@ -88,26 +88,53 @@ func prefixesOf(ctx context.Context, client rueidis.Client) (map[string]int, err
 	if err != nil {
 		return nil, fault.Classify(err)
 	}
-	found, answered := map[string]int{}, false
-	var unread error
+	found := prefixSearch{records: map[string]int{}}
+	err = found.search(ctx, client, masters)
+	return found.prefixes(), err
+}
+
+// prefixSearch is what a pass over all keys has found. To which prefix a lock belongs is known at its end only: a prefix may
+// contain colons, and the record that says so may come after the lock.
+type prefixSearch struct {
+	records map[string]int // how many a prefix has
+	locks   []string       // keys
+}
+
+// prefixes returns how many keys show each prefix: records, and locks under the longest prefix with a record, or else under the
+// part before the first colon.
+func (s *prefixSearch) prefixes() map[string]int {
+	found := maps.Clone(s.records)
+	for _, key := range s.locks {
+		end := strings.LastIndexByte(key, ':')
+		for s.records[key[:end]] == 0 && strings.Contains(key[:end], ":") {
+			end = strings.LastIndexByte(key[:end], ':')
+		}
+		found[key[:end]]++
+	}
+	return found
+}
+
+// search goes through the keys of some servers.
+func (s *prefixSearch) search(ctx context.Context, client rueidis.Client, masters map[string]rueidis.Client) (unread error) {
+	answered := false
 	for _, node := range masters {
 		send := func(words ...string) rueidis.RedisResult { return node.Do(ctx, node.B().Arbitrary(words...).Build()) }
 		for cursor := "0"; ; {
 			step, err := keyspace.Step(send, cursor, "*")
 			switch {
 			case answered && errors.Is(err, context.DeadlineExceeded): // it is not Redis that does not answer
-				return found, fmt.Errorf("the keys were not all read in time: %w", err)
+				return fmt.Errorf("the keys were not all read in time: %w", err)
 			case err != nil:
-				return found, fault.Classify(err)
+				return fault.Classify(err)
 			}
 			answered = true
-			unread = cmp.Or(unread, addPrefixes(ctx, client, step.Keys, found))
+			unread = cmp.Or(unread, s.add(ctx, client, step.Keys))
 			if cursor = step.Cursor; cursor == "0" {
 				break
 			}
 		}
 	}
-	return found, unread
+	return unread
 }
 
 // mastersOf returns the servers that have the keys of the database, by address: on a cluster without the replicas, which have
@@ -141,8 +168,8 @@ func mastersOf(ctx context.Context, client rueidis.Client) (map[string]rueidis.C
 	return masters, err
 }
 
-// addPrefixes looks at some keys. It returns why it could not read a value.
-func addPrefixes(ctx context.Context, client rueidis.Client, keys []string, found map[string]int) (unread error) {
+// add looks at some keys. It returns why it could not read a value.
+func (s *prefixSearch) add(ctx context.Context, client rueidis.Client, keys []string) (unread error) {
 	var maybe []string
 	var commands rueidis.Commands
 	for _, key := range keys {
@@ -150,7 +177,7 @@ func addPrefixes(ctx context.Context, client rueidis.Client, keys []string, foun
 			continue
 		}
 		if prefix, _, ok := strings.Cut(key, ":{"); ok && strings.HasSuffix(key, "}:registry") {
-			found[prefix]++
+			s.records[prefix]++
 		} else if _, _, ok := strings.Cut(key, ":"); ok && !strings.HasSuffix(key, ":waiters") && !strings.HasSuffix(key, ":fencing") {
 			maybe = append(maybe, key)
 			commands = append(commands, client.B().Getrange().Key(key).Start(0).End(lockValue).Build())
@@ -164,16 +191,9 @@ func addPrefixes(ctx context.Context, client rueidis.Client, keys []string, foun
 		if err != nil && unread == nil && !fault.IsWrongType(err) { // what is no text is no lock in Spring's format
 			unread = fmt.Errorf("not all values can be read: %w", fault.Classify(err))
 		}
-		if err != nil || !isLockValue(value) {
-			continue
+		if err == nil && isLockValue(value) {
+			s.locks = append(s.locks, maybe[i])
 		}
-		prefix, _, _ := strings.Cut(maybe[i], ":")
-		for known := range found { // known from a record: a prefix may contain a colon
-			if strings.HasPrefix(maybe[i], known+":") && len(known) > len(prefix) {
-				prefix = known
-			}
-		}
-		found[prefix]++
 	}
 	return unread
 }

@@ -84,6 +84,24 @@ func TestPrefixesOf_TheTimeIsOver(t *testing.T) {
 	require.Empty(t, out.String(), "part of it would look complete")
 }
 
+// A lock counts for a prefix with colons wherever SCAN finds the record that shows this prefix.
+func TestPrefixesOf_PrefixesWithColons(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Command(t, "EVAL", `for n = 1, 5 do
+		redis.call('SET', 'my:app' .. n .. ':{`+springValue+`}:registry', '{}')
+		for i = 1, 1000 do redis.call('SET', 'my:app' .. n .. ':a:' .. i, ARGV[1]) end
+	end`, "0", springValue)
+	for _, key := range []string{"my:other:a", "my:app1", "shop:a"} {
+		s.Command(t, "SET", key, springValue)
+	}
+	found, err := prefixesOf(t.Context(), clientOf(t, s.Addr()))
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{
+		"my:app1": 1001, "my:app2": 1001, "my:app3": 1001, "my:app4": 1001, "my:app5": 1001, "my": 2, "shop": 1,
+	}, found)
+}
+
 // A user who may read no values is told that the list is not complete. What docs/permissions.md says is enough for all.
 func TestPrefixes_DocumentedUser(t *testing.T) {
 	t.Parallel()
