@@ -29,7 +29,7 @@ func (r *remover) removal(way *transport.Client, log *dispatch.Queue) string {
 		defer r.asking.Store(false)  // also when a hook of the client panics
 		if r.command.Load() == nil { // it was not answered meanwhile
 			way.Ask(func(ctx context.Context, way rueidis.CoreClient) rueidis.RedisResult {
-				reply := way.Do(ctx, way.B().Info().Section("server").Build())
+				reply := way.Do(ctx, way.B().Info().Section("server").Build().ToPipe())
 				r.learn(reply, log)
 				return reply
 			})

@@ -133,7 +133,8 @@ func New(r *lockregistry.Registry, role string, lead func(context.Context) error
 //     time
 //   - an error that says that ctx is nil
 //
-// Other errors do not end Run; [OnFailed] and [OnRevoked] get them. Without these, the registry logs them, if it has a logger.
+// Other errors do not end Run; [OnFailed] and [OnRevoked] get them. Without these, the registry logs them, if it has a logger,
+// but for errors of lead in a term that was lost or yielded.
 func (c *Candidate) Run(ctx context.Context) error {
 	if ctx == nil {
 		return c.fail(errors.New("the context is nil"))

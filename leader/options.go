@@ -93,7 +93,7 @@ func OnRevoked(f func(err error)) Option { return newOption(func(s *settings) { 
 
 // OnFailed sets a function that is called when an attempt to be elected fails. It is Spring's OnFailedToAcquireMutexEvent
 // (publishFailedEvents). Default: an error of Redis is logged, see [lockregistry.WithLogger]: once in each campaign, and again
-// when an outage begins or ends.
+// when an outage begins, or is over and there is another error.
 //
 // # Details
 //

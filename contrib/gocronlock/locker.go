@@ -45,10 +45,10 @@ var _ gocron.Locker = (*Locker)(nil)
 // NewLocker makes a Locker that uses the locks of r. It takes the options of [lockregistry.Lock.Acquire] except Wait:
 //
 //   - [lockregistry.AtLeast] keeps a job's lock taken for some time, even if the job ends sooner. It must be longer than the
-//     time between the nodes' ticks, or a short job runs on two nodes; and shorter than the job's period minus that time, or the
-//     next run is skipped. With [gocron.CronJob] nodes tick at the same time, but for the difference between their clocks. With
-//     [gocron.DurationJob] each node counts from the start of its own scheduler. Nine tenths of the period is a good choice, with
-//     a locker for each period. Default: 500 ms, which suits a CronJob with periods of a second or more, and no DurationJob.
+//     time between the nodes' ticks, or a short job runs on two nodes; and shorter than the job's period, or runs are skipped.
+//     With [gocron.CronJob] nodes tick at the same time, but for the difference between their clocks. With [gocron.DurationJob]
+//     each node counts from the start of its own scheduler. Nine tenths of the period is a good choice, with a locker for each
+//     period. Default: 500 ms, which suits a CronJob with periods of a second or more, and no DurationJob.
 //   - [lockregistry.Lease] sets the lease: how long a crash keeps the job from running. Default: the registry's lease.
 //   - [lockregistry.AtMost] limits how long a hanging run keeps others out. Set it longer than any run: gocron cannot tell a job
 //     that its lock was lost. It must not be less than AtLeast. Default: the lock is renewed for as long as the job runs.

@@ -23,7 +23,8 @@ type endings map[owner.ID]*ending //nolint:recvcheck // only methods that make t
 //
 // Ending the context calls none of them: the context is a child of one of package context, which is detached from a stand-in of
 // the parent, see settled; or of one that never ends. So a loss is reported, and a release proceeds, whatever the parent's
-// methods do. And once Unlock has returned, the parent may be reused, as frameworks for the web do with the context of a request.
+// methods do. And once Unlock has returned, the parent may be reused, as frameworks for the web do with the context of a request;
+// unless package context watches it by a goroutine, which may see both ends at once.
 //
 // The context goes by the clock. Before Err and context.Cause answer, they look at the lease, and at the leases of the holds
 // that the context was made in, and end the context if one is over. So the first look sees the end, even if the timer is late

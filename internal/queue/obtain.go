@@ -51,11 +51,11 @@ func Obtain(ctx context.Context, p *Path, q *Request) (err error) {
 		}
 		err = first.gaveUp(err)
 	}
+	if errors.Is(err, fault.Busy) { // also for calls that wait only for this reply; it may call methods of a context's cause
+		p.lock.Taken()
+	}
 	returned = true
 	if err != nil {
-		if errors.Is(err, fault.Busy) { // also for calls that wait only for this reply
-			p.lock.Taken()
-		}
 		p.lock.Free()
 	}
 	return err

@@ -171,7 +171,7 @@ func (a *acquisition) sleep() state {
 // Queue returns the key of the queue.
 func (a *acquisition) Queue() string { return a.path.Format.Queue(a.path.Key) }
 
-// Look makes the call look, since its ticket is most likely gone. If the call has already ended, the wake-up has no effect.
+// Look makes the call look, since its ticket is most likely gone. If the call has already ended, a later call may try early.
 func (a *acquisition) Look() { a.box.wakeToLook() }
 
 // watch asks the server to report changes of the key from now on. It reports whether the call must look at once: the key is not

@@ -75,9 +75,9 @@ func (w *Writer) Write(ctx context.Context, text string, lasts time.Duration, go
 			return way.B().Arbitrary(verb, script, "1").Keys(w.list.key).Args(
 				w.Registry, strconv.FormatInt(presence.ListedFor.Milliseconds(), 10),
 				strconv.FormatInt((listEach+presence.SilentFor).Milliseconds(), 10), strconv.Itoa(presence.MostDead),
-			).Build()
+			).Build().ToPipe()
 		}
-		return way.B().Arbitrary("SET").Keys(w.key).Args(text, "PX", ms).Build()
+		return way.B().Arbitrary("SET").Keys(w.key).Args(text, "PX", ms).Build().ToPipe()
 	}, func(i int, reply rueidis.RedisResult, why error) {
 		if i == 0 {
 			err = why
@@ -140,7 +140,7 @@ func (w *Writer) end(ctx context.Context, registries []string) {
 		keys[i] = presence.Key(w.Prefix, registry)
 	}
 	w.each(ctx, keys, func(way rueidis.CoreClient, i int) rueidis.Completed {
-		return way.B().Arbitrary("PEXPIRE").Keys(keys[i]).Args("1").Build()
+		return way.B().Arbitrary("PEXPIRE").Keys(keys[i]).Args("1").Build().ToPipe()
 	}, func(int, rueidis.RedisResult, error) {}) // after a failure a record lasts for the rest of its time
 }
 

@@ -82,8 +82,8 @@ func newNode(t *Client, address string) *Node {
 	return s
 }
 
-// enter returns a bound for a command, and how many bounds are in use, this one included. The caller must begin and stop the
-// bound. Direct: the caller may send the command. Otherwise it might hang, so the command goes through the queue: the node is
+// enter returns a bound for a command, and how many bounds are in use, this one included. The caller must begin, stop and free
+// the bound. Direct: the caller may send the command. Otherwise it might hang, so the command goes through the queue: the node is
 // not healthy, a connection may have no room, or the client ignores contexts.
 func (s *Node) enter(now clock.Instant) (end *bound, used int, direct bool) {
 	healthy := s.IsHealthy(now)
@@ -114,7 +114,7 @@ func (s *Node) do(acts belief.Acts, sent clock.Instant) {
 	if acts.Has(belief.Probe) {
 		s.probes.gaveUp(sent)
 	}
-	if acts.Has(belief.Inspect) {
+	if acts.Has(belief.Inspect) && !s.client.demotion.closing.Load() {
 		go s.closeOld()
 	}
 }

@@ -236,6 +236,7 @@ type channel struct {
 	waiters []*Waiter
 	inSlot  bool // also subscribed in its slot
 	common  bool // it is also a listener's common channel
+	idle    bool // it is among the idle ones
 }
 
 func newChannels() channels { return channels{all: map[string]*channel{}} }
@@ -288,9 +289,10 @@ func (c *channels) removeCommon(name string) (untidy bool) {
 
 // vacant makes a channel idle if it is no longer needed.
 func (c *channels) vacant(name string, ch *channel) (untidy bool) {
-	if !ch.unused() {
+	if !ch.unused() || ch.idle {
 		return false
 	}
+	ch.idle = true
 	c.idle = append(c.idle, name)
 	return len(c.idle) == 1
 }
@@ -298,7 +300,11 @@ func (c *channels) vacant(name string, ch *channel) (untidy bool) {
 // unused takes the idle channels that still have no waiters.
 func (c *channels) unused() (names, inSlots []string) {
 	for _, name := range c.idle {
-		if ch := c.all[name]; ch != nil && ch.unused() {
+		ch := c.all[name]
+		if ch == nil {
+			continue
+		}
+		if ch.idle = false; ch.unused() {
 			delete(c.all, name)
 			if names = append(names, name); ch.inSlot {
 				inSlots = append(inSlots, name)

@@ -59,8 +59,13 @@ func (r *runner) prepare(c *connection, u *user) error {
 			return nil
 		}
 		r.missing(u, "tracking", refusal)
-	} else if err := ping(c.ctx, c.client); err != nil {
+	}
+	pong := c.client.Do(c.ctx, c.client.B().Ping().Build())
+	if err := pong.NonRedisError(); err != nil {
 		return err
+	}
+	if fault.IsInTransaction(pong) {
+		return fault.InTransaction
 	}
 	if !u.Subscribe {
 		return r.refuse(u)
