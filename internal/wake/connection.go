@@ -82,12 +82,13 @@ func (c *connection) track() (refusal, err error) {
 	// Rueidis may have turned tracking on in another mode, which must be turned off first. If there is no permission for CLIENT,
 	// rueidis has not turned it on.
 	results := c.client.DoMulti(c.ctx,
+		c.client.B().Ping().Build(),
 		c.client.B().ClientTracking().Off().Build(),
 		c.client.B().ClientTracking().On().Build())
 	if fault.IsInTransaction(results[0]) {
 		return nil, fault.InTransaction
 	}
-	err = results[1].Error()
+	err = results[2].Error()
 	if err == nil { // the server also accepts it from connections to which it cannot report changes
 		err = c.pushes()
 	}
@@ -260,9 +261,13 @@ func (c *connection) probe(channels []*own, inSlots bool) []error {
 	return errs
 }
 
-// mayUnsubscribe reports whether unsubscribing is safe now. Otherwise channels stay subscribed for now.
+// mayUnsubscribe reports whether unsubscribing is safe now. Otherwise channels stay subscribed for now. It fails in a
+// transaction.
 func (c *connection) mayUnsubscribe() (bool, error) {
 	pong := c.client.Do(c.ctx, c.client.B().Ping().Build())
+	if fault.IsInTransaction(pong) {
+		return false, fault.InTransaction
+	}
 	return fault.MayUnsubscribe(pong), pong.NonRedisError()
 }
 

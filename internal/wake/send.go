@@ -59,13 +59,8 @@ func (r *runner) prepare(c *connection, u *user) error {
 			return nil
 		}
 		r.missing(u, "tracking", refusal)
-	}
-	pong := c.client.Do(c.ctx, c.client.B().Ping().Build())
-	if err := pong.NonRedisError(); err != nil {
+	} else if _, err := c.mayUnsubscribe(); err != nil {
 		return err
-	}
-	if fault.IsInTransaction(pong) {
-		return fault.InTransaction
 	}
 	if !u.Subscribe {
 		return r.refuse(u)
